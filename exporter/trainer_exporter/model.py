@@ -1,0 +1,258 @@
+"""The values that cross the borders between parts. Frozen, without behaviour beyond small derived facts.
+
+All quantities are in base units (seconds, bytes, ratios of 1); a trainer that prints milliseconds is converted where its
+line is read. A value that the log does not have is absent, never 0.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Final
+
+EMPTY: Final[Mapping[str, float]] = MappingProxyType({})
+NO_FACTS: Final[Mapping[str, str]] = MappingProxyType({})
+
+PROGRESS_FIELDS: Final = frozenset(
+    {
+        "step",  # optimizer steps completed, as the trainer counts them
+        "target_steps",  # steps at which the trainer will end
+        "epoch",
+        "elapsed_seconds",  # since the start of this process, as the trainer prints it: a clock for logs without stamps
+        "remaining_seconds",  # the trainer's own estimate
+    }
+)
+VALUE_FIELDS: Final = frozenset(
+    {
+        "loss",
+        "eval_loss",
+        "grad_norm",
+        "learning_rate",
+        "loss_scale",
+        "samples_per_second",  # instantaneous or of the logging interval, of the whole job; never a cumulative mean
+        "tokens_per_second",  # idem
+        "tflops_per_gpu",  # model FLOPs, 1e12 per second and GPU
+        "mfu_ratio",
+        "step_duration_seconds",  # of the logging interval
+        "skipped_steps",  # in this logging interval
+        "nonfinite_steps",  # in this logging interval, as the trainer counts them
+        "total_tokens",  # cumulative: rates come from its differences
+        "total_samples",  # cumulative
+    }
+)
+CONSTANT_FIELDS: Final = frozenset(
+    {
+        "global_batch_size",  # samples an optimizer step
+        "sequence_length",
+        "world_size",
+        "vocabulary_size",
+        "parameters",
+        "collective_timeout_seconds",
+        "epochs",  # how many the run will make
+    }
+)
+FIELDS: Final = PROGRESS_FIELDS | VALUE_FIELDS | CONSTANT_FIELDS
+
+
+class Phase(str, enum.Enum):
+    """What a run is doing, as far as its log or its files say."""
+
+    STARTING = "starting"
+    TRAINING = "training"
+    EVALUATING = "evaluating"
+    CHECKPOINTING = "checkpointing"
+    ENDED = "ended"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class Stamp:
+    """A time that stood in the log. Without a zone it serves for differences only, until it is lined up with arrival."""
+
+    seconds: float  # since the epoch; of a stamp without zone: as if it were UTC
+    zoned: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One complete line, with what launchers wrap around it taken off."""
+
+    text: str
+    number: int  # newlines counted from 1; redraws of a progress bar share the number of the line they stand in
+    stamp: Stamp | None = None
+    rank: int | None = None  # global rank where the wrapper names it
+    stream: str = ""  # key of the rank or task whose lines are interleaved in this file; "" where there is one
+
+
+class CheckpointEvent(str, enum.Enum):
+    """What happened to a checkpoint."""
+
+    STARTED = "started"
+    FINISHED = "finished"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """News of one checkpoint, from a log line or from its directory."""
+
+    event: CheckpointEvent
+    step: int | None = None
+    path: str = ""
+    duration_seconds: float | None = None  # where the source knows it; else from the moments of start and end
+    size_bytes: int | None = None
+    wall: float | None = None  # when it happened, where the source is a directory
+    blocking: bool = True  # False: training goes on meanwhile (asynchronous save)
+    reason: str = ""  # of a failure: vanished, incomplete, no_space
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """What one line (or block of lines) of a trainer says."""
+
+    line: int
+    fields: Mapping[str, float] = EMPTY  # keys from FIELDS; NaN and Inf are data
+    metrics: Mapping[str, float] = EMPTY  # evaluation results by name, other than eval_loss
+    facts: Mapping[str, str] = NO_FACTS  # output_dir, run_name, job_id, ...: identity, never numbers
+    stamp: Stamp | None = None
+    phase: Phase | None = None  # the phase that the run has entered with this line
+    checkpoint: Checkpoint | None = None
+    hidden_nonfinite: frozenset[str] = frozenset()  # fields that are not finite though the trainer prints otherwise
+    step_exact: bool = True  # False: the step was taken from a bar beside the line and may lag
+    starts: bool = False  # the trainer announces a start: whatever follows is a new attempt
+    closes: bool = False  # the trainer's closing word: it ended by itself
+
+
+@dataclass(frozen=True, slots=True)
+class Malformed:
+    """A line that looks like the format's own but cannot be read."""
+
+    line: int
+    reason: str  # one of a few fixed words, it becomes a label
+
+
+@dataclass(frozen=True, slots=True)
+class Incident:
+    """Trouble that any log may show, by the name of its row in the table."""
+
+    line: int
+    kind: str
+    fatal: bool  # ends the run unless a new attempt follows
+    stamp: Stamp | None = None
+    rank: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Complete lines of one file, as they were found in one look at it."""
+
+    data: bytes  # whole lines, each with its newline (the last may lack it when the file is certainly over)
+    first_line: int  # number of the first line in it
+    read_wall: float
+    live: bool  # False: stood in the file before the daemon came, history (design: the past is not news)
+
+
+class Change(str, enum.Enum):
+    """Why a file was opened anew or given up."""
+
+    APPEARED = "appeared"
+    ROTATED = "rotated"
+    TRUNCATED = "truncated"
+    VANISHED = "vanished"
+
+
+@dataclass(frozen=True, slots=True)
+class GpuMemory:
+    """Frame buffer, NVML memory v2: ``used`` does not hold what the driver reserves."""
+
+    total_bytes: int
+    used_bytes: int
+    reserved_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class GpuProcess:
+    """A process that NVML lists on a GPU; the PID is the host's."""
+
+    pid: int
+    used_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class GpuIdentity:
+    """What does not change while a card is in its slot."""
+
+    uuid: str
+    index: int
+    name: str
+    serial: str = ""
+    pci_bus_id: str = ""
+    driver_version: str = ""
+    parent_uuid: str = ""
+    gpu_instance: str = ""
+    compute_instance: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class GpuReading:
+    """One look at one card. None: the card cannot say. A failed look has ``success`` False and no data at all."""
+
+    identity: GpuIdentity
+    success: bool
+    collected_wall: float  # of the last look that succeeded; 0 when none did
+    error: str = ""  # a short fixed word: lost, timeout, driver, ...
+    utilization_ratio: float | None = None
+    memory_bandwidth_utilization_ratio: float | None = None
+    memory: GpuMemory | None = None
+    power_watts: float | None = None
+    power_limit_watts: float | None = None
+    energy_joules: float | None = None
+    temperature_celsius: float | None = None
+    memory_temperature_celsius: float | None = None
+    slowdown_temperature_celsius: float | None = None
+    sm_clock_hertz: float | None = None
+    memory_clock_hertz: float | None = None
+    throttle_active: Mapping[str, bool] | None = None  # by reason
+    ecc_errors: Mapping[tuple[str, str], int] | None = None  # (kind, counter): kind corrected|uncorrected, counter volatile|aggregate
+    processes: Sequence[GpuProcess] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class XidCount:
+    """Xid errors of one card since the daemon started."""
+
+    count: int
+    last_wall: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class GpuSnapshot:
+    """All cards of the node as they were last seen."""
+
+    readings: Sequence[GpuReading] = ()
+    lost: frozenset[str] = frozenset()  # UUIDs
+    xids: Mapping[tuple[str, int], XidCount] = field(default_factory=dict)  # by (uuid, xid)
+    devices: int = 0
+    devices_expected: int = 0
+    child_restarts: int = 0
+    child_alive: bool = False
+    driver: str = ""  # "" while the driver answers, else a short fixed word: absent, failed
+
+
+@dataclass(frozen=True, slots=True)
+class GpuOwner:
+    """The run that a GPU serves, as its processes say."""
+
+    uuid: str
+    gpu: int
+    run: str = ""
+    rank: str = ""
+    local_rank: str = ""
+    job_id: str = ""
+    pod: str = ""
+    namespace: str = ""
+    container: str = ""
+    pid: int = 0
+    facts: Mapping[str, str] = NO_FACTS
