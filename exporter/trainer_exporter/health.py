@@ -57,6 +57,6 @@ class Health:
         """Run code that must not take the daemon down: an exception is counted by its class, its traceback logged once."""
         try:
             yield
-        except Exception as error:  # noqa: BLE001 - the one border where any bug of a part is turned into a count
+        except Exception as error:
             if self.count(site, type(error).__name__, detail=str(error)):
                 log.exception("bug in %s; it is counted from now on without a traceback", site)

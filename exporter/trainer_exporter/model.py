@@ -215,9 +215,7 @@ class GpuReading:
     sm_clock_hertz: float | None = None
     memory_clock_hertz: float | None = None
     throttle_active: Mapping[str, bool] | None = None  # by reason
-    ecc_errors: Mapping[tuple[str, str], int] | None = (
-        None  # (kind, counter): kind corrected|uncorrected, counter volatile|aggregate
-    )
+    ecc_errors: Mapping[tuple[str, str], int] | None = None  # (kind, counter): kind corrected|uncorrected, counter volatile|aggregate
     processes: Sequence[GpuProcess] = ()
 
 

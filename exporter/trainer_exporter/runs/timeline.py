@@ -1,0 +1,60 @@
+"""When a line happened. A log's stamps often have no zone, its past was never seen arriving, and its future does not exist.
+
+Live lines happened when they were read. For the past, a stamp with a zone is taken as it is; one without is shifted so that the last stamp
+of the file lies at the file's modification time, rounded to 15 minutes (the step of the world's time zones).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from trainer_exporter.model import Record, Stamp
+
+ZONE_STEP_S = 900.0
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """When something happened, as well as it can be known.
+
+    ``wall`` is the published time (None: unknown). ``tick`` serves for differences between records of one source and one ``clock``.
+    """
+
+    wall: float | None
+    live: bool
+    tick: float | None = None
+    clock: Literal["stamp", "elapsed", "arrival", ""] = ""
+
+
+def zone_offset(stamp: Stamp | None, mtime: float) -> float:
+    """Seconds to add to a zoneless stamp so that it is Unix time, given that it was written at about ``mtime``."""
+    if stamp is None or stamp.zoned:
+        return 0.0
+    return round((mtime - stamp.seconds) / ZONE_STEP_S) * ZONE_STEP_S
+
+
+class Timeline:
+    """Moments of the lines of one file. ``last_stamp`` and ``mtime`` are those of the file when it was opened."""
+
+    def __init__(self, *, last_stamp: Stamp | None, mtime: float) -> None:
+        self._offset = zone_offset(last_stamp, mtime)
+
+    def moment(self, stamp: Stamp | None, *, read_wall: float, live: bool) -> Moment:
+        """When a line with this stamp happened; never later than it was read."""
+        if live:
+            if stamp is None:
+                return Moment(read_wall, live, tick=read_wall, clock="arrival")
+            return Moment(read_wall, live, tick=stamp.seconds, clock="stamp")
+        if stamp is None:
+            return Moment(None, live)
+        wall = stamp.seconds if stamp.zoned else stamp.seconds + self._offset
+        return Moment(min(wall, read_wall), live, tick=stamp.seconds, clock="stamp")
+
+    def of_record(self, record: Record, *, read_wall: float, live: bool) -> Moment:
+        """As ``moment``; a record that prints the time elapsed since its start has a clock even without a stamp."""
+        moment = self.moment(record.stamp, read_wall=read_wall, live=live)
+        elapsed = record.fields.get("elapsed_seconds")
+        if record.stamp is None and elapsed is not None:
+            return Moment(moment.wall, live, tick=elapsed, clock="elapsed")
+        return moment

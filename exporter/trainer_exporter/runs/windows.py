@@ -1,0 +1,194 @@
+"""Rolling statistics over steps and records: push a value, read a figure. Pure; they know no clock and no meaning.
+
+Only finite values are pushed (the state keeps NaN and Inf out, they are counted elsewhere), and steps only rise: whoever owns a window
+makes a new one when a run starts over.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left, insort
+from collections import deque
+from collections.abc import Sequence
+
+MIN_RECORDS = 10  # fewer say nothing about a trend (design, section 4)
+
+
+def quantile(ordered: Sequence[float], q: float) -> float:
+    """The q-quantile (0..1) of an ascending, non-empty sequence, linear between neighbours."""
+    position = q * (len(ordered) - 1)
+    low = math.floor(position)
+    high = min(low + 1, len(ordered) - 1)
+    # Written as a sum of two shares: the difference form can overflow where the ends have opposite signs.
+    share = position - low
+    return ordered[low] * (1 - share) + ordered[high] * share
+
+
+def median(values: Sequence[float]) -> float:
+    """The median of a non-empty sequence in any order."""
+    return quantile(sorted(values), 0.5)
+
+
+class StepWindow:
+    """The values of the last ``span`` steps, the newest included.
+
+    Figures are None under ten records, and where their denominator is 0. Never holds more than ``span`` values: a step has one.
+    """
+
+    def __init__(self, span: int) -> None:
+        self.span = span
+        self._values: deque[tuple[float, float]] = deque(maxlen=span)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def push(self, step: float, value: float) -> None:
+        """Add the value of a step larger than all before."""
+        self._values.append((step, value))
+        while self._values[0][0] <= step - self.span:
+            self._values.popleft()
+
+    def change_ratio(self) -> float | None:
+        """(mean of the newer half - mean of the older half) / abs(mean of the older half); negative = falling.
+
+        With an odd number the middle record belongs to the newer half.
+        """
+        if len(self._values) < MIN_RECORDS:
+            return None
+        values = [value for _, value in self._values]
+        half = len(values) // 2
+        older = sum(values[:half]) / half
+        newer = sum(values[half:]) / (len(values) - half)
+        return _finite((newer - older) / abs(older)) if older else None
+
+    def oscillation_ratio(self) -> float | None:
+        """(95th percentile - 5th percentile) / abs(median)."""
+        if len(self._values) < MIN_RECORDS:
+            return None
+        ordered = sorted(value for _, value in self._values)
+        middle = quantile(ordered, 0.5)
+        return _finite((quantile(ordered, 0.95) - quantile(ordered, 0.05)) / abs(middle)) if middle else None
+
+
+class Baseline:
+    """The median of the previous ``size`` records, once there are ``minimum``; kept sorted so that reading costs nothing."""
+
+    def __init__(self, size: int = 100, minimum: int = 20) -> None:
+        self._minimum = minimum
+        self._arrived: deque[float] = deque(maxlen=size)
+        self._ordered: list[float] = []
+
+    def push(self, value: float) -> None:
+        """Add the newest record; the oldest falls out when the window is full."""
+        if len(self._arrived) == self._arrived.maxlen:
+            del self._ordered[bisect_left(self._ordered, self._arrived[0])]
+        self._arrived.append(value)
+        insort(self._ordered, value)
+
+    def median(self) -> float | None:
+        """The median, or None while there are too few records."""
+        return quantile(self._ordered, 0.5) if len(self._ordered) >= self._minimum else None
+
+
+class Latch:
+    """The largest value of the last ``seconds``, and never less than the newest one, however old it is.
+
+    A scrape sees one record in many; the latch lets no scrape and no second Prometheus miss a spike.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._falling: deque[tuple[float, float]] = deque()  # values fall from left to right: each may still become the largest
+        self._newest: float | None = None
+
+    def push(self, wall: float | None, value: float) -> None:
+        """Add a value; without a moment (history) it is the newest but does not stay."""
+        self._newest = value
+        if wall is None:
+            return
+        while self._falling and self._falling[-1][1] <= value:
+            self._falling.pop()
+        self._falling.append((wall, value))
+
+    def value(self, now: float) -> float | None:
+        """The largest value that is still held at ``now``; None when nothing was ever pushed."""
+        while self._falling and self._falling[0][0] < now - self._seconds:
+            self._falling.popleft()
+        if self._falling and self._newest is not None:
+            return max(self._falling[0][1], self._newest)
+        return self._newest
+
+
+class Gaps:
+    """Pauses between signs of progress that turned out to be normal, in seconds: quantiles of the last ``size``, and the longest ever."""
+
+    MINIMUM = 5  # before that an attempt has not shown what is normal for it (design, decision 2)
+
+    def __init__(self, size: int = 1000) -> None:
+        self._recent: deque[float] = deque(maxlen=size)
+        self._longest = 0.0
+
+    def push(self, seconds: float) -> None:
+        """Add a pause that has ended with progress."""
+        self._recent.append(seconds)
+        self._longest = max(self._longest, seconds)
+
+    def quantiles(self) -> dict[float, float]:
+        """{0.5, 0.95, 1: seconds}; empty while there are under five."""
+        if len(self._recent) < self.MINIMUM:
+            return {}
+        ordered = sorted(self._recent)
+        return {0.5: quantile(ordered, 0.5), 0.95: quantile(ordered, 0.95), 1.0: self._longest}
+
+
+class StepTimes:
+    """Seconds a step, from pairs (clock, step) or from durations that the trainer prints itself.
+
+    Arrival is seen once a second, so a pair of neighbours says little; spans of ``span_seconds`` or more are judged instead, and the
+    figure is the median of the last ``size`` of them. ``best`` is the smallest median that ``sustained`` spans in a row have shown.
+    """
+
+    def __init__(self, *, span_seconds: float = 10.0, size: int = 20, sustained: int = 10) -> None:
+        self._span = span_seconds
+        self._sustained = sustained
+        self._durations: deque[float] = deque(maxlen=size)
+        self._anchor: tuple[float, float] | None = None
+        self._newest: tuple[float, float] | None = None
+        self.best: float | None = None
+
+    def logged(self, seconds: float) -> None:
+        """Add a step duration as the trainer prints it."""
+        if seconds <= 0:
+            return
+        self._durations.append(seconds)
+        if len(self._durations) >= self._sustained:
+            current = median(self._durations)
+            self.best = current if self.best is None else min(self.best, current)
+
+    def seen(self, clock: float, step: float) -> None:
+        """Add a moment at which ``step`` was reached; a clock that steps back starts a new span."""
+        if self._anchor is None or clock < self._anchor[0] or step < self._anchor[1]:
+            self._anchor = self._newest = (clock, step)
+            return
+        self._newest = (clock, step)
+        seconds, steps = clock - self._anchor[0], step - self._anchor[1]
+        if seconds >= self._span and steps > 0:
+            self._anchor = (clock, step)
+            self.logged(seconds / steps)
+
+    def interrupt(self) -> None:
+        """Forget the open span: a save or an evaluation lies in it."""
+        self._anchor = self._newest = None
+
+    def median(self) -> float | None:
+        """The current seconds a step; from the open span alone while no span is complete; None before two moments differ."""
+        if self._durations:
+            return median(self._durations)
+        if self._anchor is None or self._newest is None:
+            return None
+        seconds, steps = self._newest[0] - self._anchor[0], self._newest[1] - self._anchor[1]
+        return seconds / steps if seconds > 0 and steps > 0 else None
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
