@@ -113,9 +113,9 @@ class Record:
     """What one line (or block of lines) of a trainer says."""
 
     line: int
-    fields: Mapping[str, float] = EMPTY  # keys from FIELDS; NaN and Inf are data
-    metrics: Mapping[str, float] = EMPTY  # evaluation results by name, other than eval_loss
-    facts: Mapping[str, str] = NO_FACTS  # output_dir, run_name, job_id, ...: identity, never numbers
+    fields: Mapping[str, float] = field(default_factory=lambda: EMPTY)  # keys from FIELDS; NaN and Inf are data
+    metrics: Mapping[str, float] = field(default_factory=lambda: EMPTY)  # evaluation results by name, other than eval_loss
+    facts: Mapping[str, str] = field(default_factory=lambda: NO_FACTS)  # output_dir, run_name, job_id, ...: identity, never numbers
     stamp: Stamp | None = None
     phase: Phase | None = None  # the phase that the run has entered with this line
     checkpoint: Checkpoint | None = None
@@ -255,4 +255,46 @@ class GpuOwner:
     namespace: str = ""
     container: str = ""
     pid: int = 0
-    facts: Mapping[str, str] = NO_FACTS
+    facts: Mapping[str, str] = field(default_factory=lambda: NO_FACTS)
+
+
+@dataclass(frozen=True, slots=True)
+class Histogram:
+    """Counts by upper bound (not cumulative, the last is for everything above), and the sum of what was observed."""
+
+    bounds: Sequence[float]
+    counts: Sequence[int]
+    sum: float
+
+
+@dataclass(frozen=True, slots=True)
+class RunSnapshot:
+    """One run as it was a moment ago; readers never see it change.
+
+    ``gauges`` holds the figures that have the label ``run`` alone, by metric name without its prefix. What a clock changes by itself (ages)
+    is left to the reader, who has the newer clock.
+    """
+
+    run: str
+    info: Mapping[str, str]  # format, job_id, user, output_dir, ...
+    labels: Mapping[str, str]  # static labels of the configuration
+    phase: Phase
+    attempts: int
+    gauges: Mapping[str, float]
+    progress_wall: float | None
+    progress_gaps: Mapping[float, float]  # by quantile
+    windows: Mapping[tuple[str, str], float]  # by (metric name without prefix, window in steps)
+    nonfinite_total: Mapping[str, int]
+    nonfinite_wall: Mapping[str, float]
+    nonfinite_streak: Mapping[str, int]
+    eval_metrics: Mapping[str, float]
+    eval_metric_changes: Mapping[str, float]
+    incidents: Mapping[str, int]
+    incident_wall: Mapping[str, float]
+    checkpoint_durations: Histogram
+    checkpoint_failures: int
+    checkpoint_started_wall: float | None
+    skipped_steps: int | None  # None: this trainer does not say
+    lost_steps: int
+    writer_alive: bool | None
+    notes: Sequence[str] = ()  # for the status page: what could not be known, and what is shown instead
