@@ -1,0 +1,164 @@
+"""One attempt of a run: from a start of the trainer to its end or the next start. Each is a new object, so no window spans two."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from trainer_exporter.model import Incident, Phase, Record
+from trainer_exporter.runs import signals
+from trainer_exporter.runs.restarts import SourceState
+from trainer_exporter.runs.series import WINDOWS, FieldSeries
+from trainer_exporter.runs.timeline import Moment
+from trainer_exporter.runs.windows import Gaps
+
+SERIES_FIELDS = (
+    "loss",
+    "eval_loss",
+    "grad_norm",
+    "learning_rate",
+    "loss_scale",
+    "samples_per_second",
+    "tokens_per_second",
+    "tflops_per_gpu",
+    "mfu_ratio",
+)
+SPIKING = ("loss", "grad_norm")
+WINDOWED = (
+    ("loss", "change"),
+    ("loss", "oscillation"),
+    ("grad_norm", "change"),
+    ("learning_rate", "change"),
+)
+MAX_EVAL_METRICS = 32
+USER_CANCELLED = "cancelled"
+
+
+class Attempt:
+    """Place, values and signs of life of one attempt."""
+
+    def __init__(self, *, latch_s: float) -> None:
+        self.series = {name: FieldSeries(latch_s=latch_s) for name in SERIES_FIELDS}
+        self.eval_metrics: dict[str, list[float]] = {}
+        self.eval_losses: list[float] = []
+        self.gaps = Gaps()
+        self.step: float | None = None
+        self.target: float | None = None
+        self.epoch: float | None = None
+        self.remaining_s: float | None = None
+        self.has_progress = False
+        self.progress_wall: float | None = None
+        self.progress_source = ""
+        self.progress_line = 0
+        self.closed = False
+        self.fatal_wall: float | None = None
+        self.cancelled = False
+        self.note = ""
+        self.stage = Phase.STARTING  # what the log says; whether the run has died is judged by the run
+        self._tick: tuple[str, str, float] | None = None
+        self._interrupted = False
+
+    def advances(self, record: Record) -> bool:
+        """Whether this record is progress: a step that is higher, or without any step in the log another record of the loss."""
+        step = record.fields.get("step")
+        if step is None:
+            return self.step is None and "loss" in record.fields
+        return self.step is None or step > self.step
+
+    def progress(self, record: Record, moment: Moment, *, source: str) -> float | None:
+        """Take over the place of a record that advances; the pause before it, in seconds, where it was training and is known."""
+        gap = None if self._interrupted else self._gap(moment, source)
+        if gap is not None:
+            self.gaps.push(gap)
+        self.step = record.fields.get("step", self.step)
+        self.has_progress = True
+        self.stage = Phase.TRAINING
+        self.closed = False
+        self.fatal_wall = None
+        self.cancelled = False
+        self.note = ""
+        self.progress_wall, self.progress_source, self.progress_line = moment.wall, source, record.line
+        self._tick = None if moment.tick is None else (source, moment.clock, moment.tick)
+        self._interrupted = False
+        return gap
+
+    def _gap(self, moment: Moment, source: str) -> float | None:
+        if not self.has_progress:
+            return None
+        if moment.live:
+            before, now = self.progress_wall, moment.wall
+        elif self._tick is not None and self._tick[:2] == (source, moment.clock):
+            before, now = self._tick[2], moment.tick
+        else:
+            return None
+        return now - before if before is not None and now is not None and now > before else None
+
+    def interrupt(self) -> None:
+        """A save or an evaluation lies between the last step and the next: the pause is not normal training."""
+        self._interrupted = True
+
+    def enter(self, stage: Phase) -> None:
+        """The log says that the trainer now does something else."""
+        if stage is Phase.STARTING and self.has_progress:
+            return  # another source told of a step before this one announced the start
+        self.stage = stage
+        if stage is not Phase.TRAINING:
+            self.interrupt()
+
+    def caught_up(self, source: str, *, mtime: float, lines: int, daemon_start: float) -> None:
+        """Place the last progress in time, where its line carried none (design, decision 6)."""
+        if self.progress_wall is not None or (self.has_progress and self.progress_source != source):
+            return
+        if self.has_progress and self.progress_line >= lines:
+            self.progress_wall = mtime
+        else:
+            self.progress_wall = daemon_start
+            self.note = "age counts from the daemon's start: the log has no times, and other lines followed the last step"
+
+    def take(self, record: Record, moment: Moment, *, source: str, state: SourceState) -> None:
+        """Take over the values of a record."""
+        fields = record.fields
+        step = fields.get("step", state.step)
+        rank = int(state.exact) + int("step" in fields)
+        wall = moment.wall if moment.live else None
+        for field in SERIES_FIELDS:
+            if field in fields and self.series[field].accepts(source, rank, step):
+                self._show(field, fields[field], step=step, wall=wall, hidden=field in record.hidden_nonfinite)
+        self.target = fields.get("target_steps", self.target)
+        self.remaining_s = fields.get("remaining_seconds", self.remaining_s)
+        if "epoch" in fields and (step is None or self.step is None or step >= self.step):
+            self.epoch = fields["epoch"]
+        for name, value in record.metrics.items():
+            if name in self.eval_metrics or len(self.eval_metrics) < MAX_EVAL_METRICS:
+                self.eval_metrics[name] = [*self.eval_metrics.get(name, [])[-signals.EVALUATIONS + 1 :], value]
+        if (record.metrics or "eval_loss" in fields) and self.stage is Phase.EVALUATING:
+            self.stage = Phase.TRAINING  # the result has come: the next sign is a step or a save
+
+    def _show(self, field: str, value: float, *, step: float | None, wall: float | None, hidden: bool) -> None:
+        series = self.series[field]
+        series.show(step, value)
+        if not math.isfinite(value) or hidden:
+            return
+        series.push(value, wall=wall)
+        if field == "eval_loss":
+            self.eval_losses = [*self.eval_losses[-signals.EVALUATIONS + 1 :], value]
+
+    def fail(self, incident: Incident, wall: float) -> None:
+        """An incident happened at ``wall``; whether it was the end shows when no step follows."""
+        self.cancelled = self.cancelled or incident.kind == USER_CANCELLED
+        if incident.fatal:
+            self.fatal_wall = wall
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the target is known and reached."""
+        return self.target is not None and self.step is not None and self.step >= self.target
+
+    def window_figures(self) -> Iterable[tuple[tuple[str, str], float]]:
+        """((metric name without prefix, window in steps), value) of every figure that has one."""
+        for name, figure in WINDOWED:
+            for span in WINDOWS:
+                window = self.series[name].windows[span]
+                value = window.change_ratio() if figure == "change" else window.oscillation_ratio()
+                if value is not None:
+                    yield (f"{name}_{figure}_ratio", str(span)), value

@@ -1,0 +1,99 @@
+"""The values of one field of a run: the last one, its windows, its baseline and spikes, and whose word counts.
+
+Several sources may report the same field (a console and a JSON file of one trainer). The best one owns it; the others are heard only when
+the owner has fallen silent, and no step is ever pushed twice.
+"""
+
+from __future__ import annotations
+
+from trainer_exporter.runs.windows import Baseline, Latch, StepWindow
+
+WINDOWS = (100, 1000)
+BASELINE_FLOOR = 0.05  # a ratio against a loss near 0 says nothing (fine-tunes that overfit, RL objectives crossing 0)
+OWNER_PATIENCE = 5  # records that another source may be ahead before the owner counts as silent
+
+
+class FieldSeries:
+    """One field of one attempt."""
+
+    def __init__(self, *, latch_s: float) -> None:
+        self.value: float | None = None
+        self._owner = ""
+        self._owner_rank = -1
+        self._ordinal = 0.0
+        self._ahead = 0
+        self.windows = {span: StepWindow(span) for span in WINDOWS}
+        self._baseline = Baseline()
+        self._spikes = Latch(latch_s)
+
+    def accepts(self, source: str, rank: int, step: float | None) -> bool:
+        """Whether this source's record is the one that counts; taking over from a worse or a silent owner happens here."""
+        if step is not None and step <= self._ordinal:
+            return False  # the second word on a step, or a source that lags behind
+        if source == self._owner or rank > self._owner_rank:
+            self._own(source, rank)
+            return True
+        self._ahead += 1
+        if self._ahead <= OWNER_PATIENCE:
+            return False
+        self._own(source, rank)
+        return True
+
+    def _own(self, source: str, rank: int) -> None:
+        self._owner, self._owner_rank, self._ahead = source, rank, 0
+
+    def show(self, step: float | None, value: float) -> None:
+        """Make this the last value, whatever it is."""
+        self.value = value
+        self._ordinal = self._ordinal + 1 if step is None else step
+
+    def push(self, value: float, *, wall: float | None) -> None:
+        """Add a finite value (already shown) to windows and baseline; ``wall`` None means that it cannot be news."""
+        baseline = self._baseline.median()
+        if baseline is not None:
+            self._spikes.push(wall, value / max(baseline, BASELINE_FLOOR))
+        self._baseline.push(value)
+        for window in self.windows.values():
+            window.push(self._ordinal, value)
+
+    def baseline(self) -> float | None:
+        """Median of the last 100 records, from 20 on: what the next record will be held against."""
+        return self._baseline.median()
+
+    def spike_ratio(self, now: float) -> float | None:
+        """Largest value / baseline of the last latch seconds."""
+        return self._spikes.value(now)
+
+
+class Streaks:
+    """Non-finite values of one field: how many ever, when last, and how many in a row each source has seen."""
+
+    def __init__(self) -> None:
+        self.total = 0
+        self.wall: float | None = None
+        self._bad_step: float | None = None
+        self._rows: dict[str, int] = {}
+
+    def finite(self, source: str) -> None:
+        """A finite value came from this source."""
+        self._rows[source] = 0
+
+    def nonfinite(self, source: str, *, step: float | None, wall: float | None, number: int = 1) -> None:
+        """A record that is not finite came, for ``number`` steps; two sources that tell of the same step count once."""
+        self._rows[source] = self._rows.get(source, 0) + 1
+        if step is None or self._bad_step is None or step > self._bad_step:
+            self.total += number
+        if step is not None:
+            self._bad_step = step if self._bad_step is None else max(step, self._bad_step)
+        if wall is not None:
+            self.wall = wall
+
+    @property
+    def streak(self) -> int:
+        """Records in a row that are not finite now, as the source tells that has seen most."""
+        return max(self._rows.values(), default=0)
+
+    def new_attempt(self) -> None:
+        """Rows end with the attempt; what has been counted stays counted."""
+        self._rows.clear()
+        self._bad_step = None

@@ -1,0 +1,292 @@
+"""The state of one run, folded from what its sources say. No clock and no lock in here: moments come in, a frozen snapshot goes out.
+
+Progress is a step that advanced (design, decision 1); the past of a file is history and fires no latch (decision 6); NaN is data, counted
+and kept out of all arithmetic (decision 4).
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from trainer_exporter.model import CONSTANT_FIELDS, Checkpoint, Incident, Phase, Record, RunSnapshot
+from trainer_exporter.runs import signals
+from trainer_exporter.runs.attempt import SPIKING, Attempt
+from trainer_exporter.runs.restarts import SourceState
+from trainer_exporter.runs.saving import Saves
+from trainer_exporter.runs.series import Streaks
+from trainer_exporter.runs.timeline import Moment
+
+NONFINITE_FIELDS = ("loss", "eval_loss", "grad_norm", "learning_rate")
+SHOWN_CONSTANTS = ("vocabulary_size", "world_size", "collective_timeout_seconds")
+MAX_FACTS = 16
+MAX_SOURCES = 64
+MAX_UNPLACED = 100
+
+
+@dataclass(frozen=True, slots=True)
+class StateSettings:
+    """What holds for every run. ``incident_kinds`` are shown from 0 on."""
+
+    latch_s: float = 120.0
+    fatal_grace_s: float = 60.0  # after a fatal incident, without a step: the run has failed (design, decision 16)
+    incident_kinds: Sequence[str] = ()
+
+
+class RunState:
+    """One run, all of its attempts. ``daemon_start`` is the moment from which nothing is history any more."""
+
+    def __init__(self, run: str, settings: StateSettings, *, daemon_start: float) -> None:
+        self.run = run
+        self.attempts = 1
+        self.attempt = Attempt(latch_s=settings.latch_s)
+        self.saves = Saves()
+        self.has_record = False  # a file in which no trainer has spoken yet is no run
+        self.retired = False  # its series are gone, its state stays for the day it goes on
+        self.touched_wall = daemon_start
+        self._settings = settings
+        self._daemon_start = daemon_start
+        self._sources: dict[str, SourceState] = {}
+        self._formats: set[str] = set()
+        self._facts: dict[str, str] = {}
+        self._labels: Mapping[str, str] = {}
+        self._constants: dict[str, float] = {}
+        self._streaks = {name: Streaks() for name in NONFINITE_FIELDS}
+        self._incidents: Counter[str] = Counter(dict.fromkeys(settings.incident_kinds, 0))
+        self._incident_wall: dict[str, float] = {}
+        self._unplaced: list[tuple[str, Incident]] = []
+        self._writer_alive: bool | None = None
+        self._skipped: int | None = None
+        self._lost_steps = 0
+        self._step_before_restart: float | None = None
+        self._goodput = signals.Goodput()
+
+    def describe(self, *, labels: Mapping[str, str] | None = None, facts: Mapping[str, str] | None = None) -> None:
+        """Static labels of the configuration, and identity that a process or the configuration knows."""
+        if labels is not None:
+            self._labels = dict(labels)
+        self._learn(facts or {})
+
+    def fold(self, event: Record | Incident, moment: Moment, *, source: str, format_name: str = "") -> None:
+        """Take in what one line says."""
+        if moment.wall is not None:
+            self.touched_wall = max(self.touched_wall, moment.wall)
+        if isinstance(event, Incident):
+            self._fold_incident(event, moment, source)
+        else:
+            self._formats.add(format_name)
+            self._fold_record(event, moment, source)
+
+    def fold_checkpoint(self, news: Checkpoint) -> None:
+        """Take in what the directory of checkpoints says."""
+        self.saves.fold(news, news.wall)
+        self._interrupt()
+
+    def note_writer(self, alive: bool | None) -> None:
+        """Whether a process still holds the log or the GPUs; None: it cannot be known."""
+        self._writer_alive = alive
+
+    def new_process(self, wall: float) -> None:
+        """Another process writes the log than before: a new attempt, unless the present one has not begun."""
+        if self.attempt.has_progress:
+            self._open_attempt(wall)
+
+    def caught_up(self, source: str, *, mtime: float, lines: int) -> None:
+        """All that stood in this source at its opening has been folded; the file has ``lines`` lines and was last written at ``mtime``."""
+        for incident in [incident for where, incident in self._unplaced if where == source]:
+            if incident.line >= self.attempt.progress_line:
+                self._place_incident(incident, mtime)
+        self._unplaced = [(where, incident) for where, incident in self._unplaced if where != source]
+        self.attempt.caught_up(source, mtime=mtime, lines=lines, daemon_start=self._daemon_start)
+
+    @property
+    def facts(self) -> Mapping[str, str]:
+        """Identity: output_dir, job_id, user, ...; a copy."""
+        return dict(self._facts)
+
+    def phase(self, now: float) -> Phase:
+        """What the run is doing at ``now``."""
+        attempt = self.attempt
+        if attempt.closed:
+            return Phase.ENDED
+        gone = self._writer_alive is False
+        fatal = attempt.fatal_wall is not None and now - max(attempt.fatal_wall, attempt.progress_wall or 0) >= self._settings.fatal_grace_s
+        if gone or fatal:
+            return Phase.ENDED if attempt.is_complete or attempt.cancelled else Phase.FAILED
+        return Phase.CHECKPOINTING if self.saves.blocks else attempt.stage
+
+    def snapshot(self, now: float) -> RunSnapshot:
+        """A frozen copy of everything, with the figures derived."""
+        attempt = self.attempt
+        return RunSnapshot(
+            run=self.run,
+            info={"format": "+".join(sorted(self._formats - {""})), **self._facts},
+            labels=self._labels,
+            phase=self.phase(now),
+            attempts=self.attempts,
+            gauges=self._gauges(now),
+            progress_wall=attempt.progress_wall,
+            progress_gaps=attempt.gaps.quantiles(),
+            windows=dict(attempt.window_figures()),
+            nonfinite_total={name: streak.total for name, streak in self._streaks.items()},
+            nonfinite_wall={name: streak.wall for name, streak in self._streaks.items() if streak.wall is not None},
+            nonfinite_streak={name: streak.streak for name, streak in self._streaks.items()},
+            eval_metrics={name: values[-1] for name, values in attempt.eval_metrics.items()},
+            eval_metric_changes=signals.changes(attempt.eval_metrics),
+            incidents=dict(self._incidents),
+            incident_wall=dict(self._incident_wall),
+            checkpoint_durations=self.saves.durations(),
+            checkpoint_failures=self.saves.failures,
+            checkpoint_started_wall=self.saves.started_wall,
+            skipped_steps=self._skipped,
+            lost_steps=self._lost_steps,
+            writer_alive=self._writer_alive,
+            notes=(attempt.note,) if attempt.note else (),
+        )
+
+    def _open_attempt(self, wall: float | None) -> None:
+        self._step_before_restart = self.attempt.step
+        self.attempts += 1
+        self.attempt = Attempt(latch_s=self._settings.latch_s)
+        self.attempt.progress_wall = wall  # the age of a run that hangs before its first step counts from its start
+        self.saves.abandon()
+        for source in self._sources.values():
+            source.new_attempt()
+        for streak in self._streaks.values():
+            streak.new_attempt()
+
+    def _fold_record(self, record: Record, moment: Moment, name: str) -> None:
+        source = self._source(name)
+        if self._starts_over(source, record, moment):
+            self._open_attempt(moment.wall)
+        if record.starts and not self.attempt.has_progress and self.attempt.progress_wall is None:
+            self.attempt.progress_wall = moment.wall
+        self.has_record = True
+        self._learn(record.facts)
+        self._constants.update({key: record.fields[key] for key in CONSTANT_FIELDS & record.fields.keys()})
+        self._measure(source, record, moment)
+        if self.attempt.advances(record):
+            self._progress(record, moment, name)
+        self.attempt.take(record, moment, source=name, state=source)
+        self._count_nonfinite(record, moment, name, step=source.step)
+        if record.checkpoint is not None:
+            self.saves.fold(record.checkpoint, moment.wall)
+            self._interrupt()
+        if record.phase is not None:
+            self._enter(record.phase)
+        self.attempt.closed = self.attempt.closed or record.closes
+
+    def _starts_over(self, source: SourceState, record: Record, moment: Moment) -> bool:
+        if not self.attempt.has_progress:
+            return False
+        if source.has_gone_back(record):
+            return True
+        if not record.starts:
+            return False
+        # A source that has told nothing of this attempt may only be catching up with what another has told already.
+        before = self.attempt.progress_wall
+        return source.contributed or (moment.wall is not None and before is not None and moment.wall > before)
+
+    def _measure(self, source: SourceState, record: Record, moment: Moment) -> None:
+        fields = record.fields
+        source.advance(record)
+        if "step_duration_seconds" in fields:
+            source.step_times.logged(fields["step_duration_seconds"])
+        elif "step" in fields and moment.tick is not None:
+            source.step_times.seen(moment.tick, fields["step"])
+        if "total_tokens" in fields and moment.tick is not None:
+            source.token_times.seen(moment.tick, fields["total_tokens"])
+        if "skipped_steps" in fields:
+            self._skipped = (self._skipped or 0) + round(fields["skipped_steps"])
+
+    def _progress(self, record: Record, moment: Moment, name: str) -> None:
+        gap = self.attempt.progress(record, moment, source=name)
+        self.saves.progressed()
+        if gap is not None:
+            self._goodput.productive(gap)
+        if moment.wall is not None:
+            self._goodput.seen(moment.wall)
+        if self._step_before_restart is not None and self.attempt.step is not None:
+            lost = max(0, round(self._step_before_restart - self.attempt.step))
+            self._lost_steps += lost
+            self._goodput.lost(lost, of=self._step_before_restart)
+            self._step_before_restart = None
+
+    def _count_nonfinite(self, record: Record, moment: Moment, name: str, *, step: float | None) -> None:
+        step = record.fields.get("step", step)
+        reported = max(1, round(record.fields.get("nonfinite_steps", 0)))
+        for field, streak in self._streaks.items():
+            value = record.fields.get(field)
+            if field in record.hidden_nonfinite or (value is not None and not math.isfinite(value)):
+                streak.nonfinite(name, step=step, wall=moment.wall, number=reported if field == "loss" else 1)
+            elif value is not None:
+                streak.finite(name)
+
+    def _enter(self, stage: Phase) -> None:
+        self.attempt.enter(stage)
+        if stage is not Phase.TRAINING:
+            self._interrupt()
+
+    def _interrupt(self) -> None:
+        self.attempt.interrupt()
+        for source in self._sources.values():
+            source.step_times.interrupt()
+            source.token_times.interrupt()
+
+    def _source(self, name: str) -> SourceState:
+        if name not in self._sources and len(self._sources) >= MAX_SOURCES:
+            self._sources.pop(next(iter(self._sources)))
+        return self._sources.setdefault(name, SourceState())
+
+    def _learn(self, facts: Mapping[str, str]) -> None:
+        for key, value in facts.items():
+            if value and (key in self._facts or len(self._facts) < MAX_FACTS):
+                self._facts[key] = value[:200]
+
+    def _fold_incident(self, incident: Incident, moment: Moment, source: str) -> None:
+        self._incidents[incident.kind] += 1
+        if moment.wall is None:
+            self._unplaced = [*self._unplaced[-MAX_UNPLACED:], (source, incident)]
+        else:
+            self._place_incident(incident, moment.wall)
+
+    def _place_incident(self, incident: Incident, wall: float) -> None:
+        self._incident_wall[incident.kind] = max(wall, self._incident_wall.get(incident.kind, 0.0))
+        self.attempt.fail(incident, wall)
+
+    def _step_duration(self) -> tuple[float | None, float | None]:
+        """(median, best) seconds a step, of the source whose steps can be trusted most."""
+        told = [source for source in self._sources.values() if source.step_times.median() is not None]
+        if not told:
+            return None, None
+        times = max(told, key=lambda source: source.exact).step_times
+        return times.median(), times.best
+
+    def _tokens_per_second(self) -> float | None:
+        medians = (source.token_times.median() for source in self._sources.values())
+        return next((1.0 / seconds for seconds in medians if seconds), None)
+
+    def _gauges(self, now: float) -> dict[str, float]:
+        attempt = self.attempt
+        duration, best = self._step_duration()
+        figures: dict[str, float | None] = {name: series.value for name, series in attempt.series.items()}
+        figures |= signals.throughput(figures, self._constants, step_duration=duration, tokens_per_second=self._tokens_per_second())
+        figures |= signals.progress(attempt.step, attempt.target, step_duration=duration, logged_remaining=attempt.remaining_s)
+        for name in SPIKING:
+            figures[f"{name}_baseline"] = attempt.series[name].baseline()
+            figures[f"{name}_spike_ratio"] = attempt.series[name].spike_ratio(now)
+        figures |= {name: self._constants.get(name) for name in SHOWN_CONSTANTS}
+        figures |= {
+            "epoch": attempt.epoch,
+            "step_duration_seconds": duration,
+            "step_duration_baseline_seconds": best,
+            "eval_loss_change_ratio": signals.change(attempt.eval_losses),
+            "goodput_ratio": self._goodput.ratio(),
+            "checkpoint_last_duration_seconds": self.saves.last_duration_s,
+            "checkpoint_timestamp_seconds": self.saves.last_wall,
+            "checkpoint_step": self.saves.last_step,
+            "checkpoint_bytes": self.saves.last_bytes,
+        }
+        return {name: value for name, value in figures.items() if value is not None}

@@ -1,0 +1,156 @@
+"""All runs of this node: the only place with a lock. Writers fold in; readers take the frozen snapshots that were published last.
+
+Bounded in number (the least recently touched run that has ended goes first) and in age (ended and failed runs leave after their grace).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from trainer_exporter.clock import Clock
+from trainer_exporter.health import Health
+from trainer_exporter.model import Checkpoint, Incident, Phase, Record, RunSnapshot
+from trainer_exporter.runs.state import RunState, StateSettings
+from trainer_exporter.runs.timeline import Moment
+
+REFRESH_S = 5.0  # figures that change with time alone (latches, phases) are derived anew at least so often
+
+
+@dataclass(frozen=True, slots=True)
+class StoreSettings:
+    """Bounds of the store. A grace counts from the end of the run or the start of the daemon, whichever is later."""
+
+    max_runs: int = 256
+    ended_grace_s: float = 3600.0
+    failed_grace_s: float = 24 * 3600.0
+    state: StateSettings = field(default_factory=StateSettings)
+
+
+class Store:
+    """The states of all runs, by name."""
+
+    def __init__(self, settings: StoreSettings, *, clock: Clock, health: Health) -> None:
+        self._settings = settings
+        self._clock = clock
+        self._health = health
+        self._lock = threading.Lock()
+        self._start = clock.wall()
+        self._states: dict[str, RunState] = {}
+        self._dirty: set[str] = set()
+        self._frozen: dict[str, RunSnapshot] = {}
+        self._refreshed = clock.mono()
+        self._published: tuple[RunSnapshot, ...] = ()
+
+    def fold(self, run: str, events: Iterable[tuple[Record | Incident, Moment]], *, source: str, format_name: str) -> None:
+        """Take in what one source says of a run."""
+        with self._lock:
+            state = self._state(run, create=True)
+            if state is None:
+                return
+            for event, moment in events:
+                state.fold(event, moment, source=source, format_name=format_name)
+
+    def fold_checkpoints(self, run: str, news: Sequence[Checkpoint]) -> None:
+        """Take in what the directory of checkpoints of a known run says."""
+        with self._lock:
+            state = self._state(run, create=False)
+            if state is not None:
+                for item in news:
+                    state.fold_checkpoint(item)
+
+    def caught_up(self, run: str, source: str, *, mtime: float, lines: int) -> None:
+        """The past of one source has been folded."""
+        with self._lock:
+            state = self._state(run, create=False)
+            if state is not None:
+                state.caught_up(source, mtime=mtime, lines=lines)
+
+    def describe(self, run: str, *, labels: Mapping[str, str] | None = None, facts: Mapping[str, str] | None = None) -> None:
+        """Static labels and identity of a run."""
+        with self._lock:
+            state = self._state(run, create=True)
+            if state is not None:
+                state.describe(labels=labels, facts=facts)
+
+    def note_writer(self, run: str, alive: bool | None, *, new_process: bool = False) -> None:
+        """Whether a process writes this run's log, and whether it is another one than before."""
+        with self._lock:
+            state = self._state(run, create=False)
+            if state is None:
+                return
+            state.note_writer(alive)
+            if new_process:
+                state.new_process(self._clock.wall())
+
+    def facts(self, run: str) -> Mapping[str, str]:
+        """What is known of a run's identity (output_dir, job_id, ...); empty for an unknown run."""
+        with self._lock:
+            state = self._states.get(run)
+            return state.facts if state is not None else {}
+
+    def forget(self, run: str) -> None:
+        """Drop a run whose files turned out to belong to another one."""
+        with self._lock:
+            self._remove(run)
+
+    def publish(self) -> None:
+        """Make what was folded visible to readers, and let go of runs whose time is over."""
+        now = self._clock.wall()
+        with self._lock:
+            mono = self._clock.mono()
+            stale = mono - self._refreshed >= REFRESH_S
+            if not self._dirty and not stale:
+                return
+            names = list(self._states) if stale else [name for name in self._states if name in self._dirty]
+            for name in names:
+                self._freeze(name, now)
+            if stale:
+                self._refreshed = mono
+            self._dirty.clear()
+            self._published = tuple(self._frozen[name] for name in sorted(self._frozen))
+
+    def snapshot(self) -> tuple[RunSnapshot, ...]:
+        """The runs as last published, by name; never waits."""
+        return self._published
+
+    def _freeze(self, name: str, now: float) -> None:
+        state = self._states[name]
+        if not state.has_record:
+            return
+        snapshot = state.snapshot(now)
+        if self._is_over(snapshot.phase, state, now):
+            state.retired = True
+            self._frozen.pop(name, None)
+        else:
+            self._frozen[name] = snapshot
+
+    def _is_over(self, phase: Phase, state: RunState, now: float) -> bool:
+        grace = {Phase.ENDED: self._settings.ended_grace_s, Phase.FAILED: self._settings.failed_grace_s}.get(phase)
+        return grace is not None and now - max(state.touched_wall, self._start) > grace
+
+    def _state(self, run: str, *, create: bool) -> RunState | None:
+        state = self._states.get(run)
+        if state is None:
+            if not create or not self._has_room():
+                return None
+            state = self._states[run] = RunState(run, self._settings.state, daemon_start=self._start)
+        self._dirty.add(run)
+        return state
+
+    def _has_room(self) -> bool:
+        if len(self._states) < self._settings.max_runs:
+            return True
+        now = self._clock.wall()
+        over = [s for s in self._states.values() if s.retired or s.phase(now) in {Phase.ENDED, Phase.FAILED}]
+        self._health.drop("runs")
+        if not over:
+            return False
+        self._remove(min(over, key=lambda s: s.touched_wall).run)
+        return True
+
+    def _remove(self, run: str) -> None:
+        self._states.pop(run, None)
+        self._frozen.pop(run, None)
+        self._dirty.add(run)
