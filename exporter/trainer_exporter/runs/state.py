@@ -44,7 +44,6 @@ class RunState:
         self.attempt = Attempt(latch_s=settings.latch_s)
         self.saves = Saves()
         self.has_record = False  # a file in which no trainer has spoken yet is no run
-        self.retired = False  # its series are gone, its state stays for the day it goes on
         self.touched_wall = daemon_start
         self._settings = settings
         self._daemon_start = daemon_start

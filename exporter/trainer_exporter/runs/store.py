@@ -121,8 +121,7 @@ class Store:
             return
         snapshot = state.snapshot(now)
         if self._is_over(snapshot.phase, state, now):
-            state.retired = True
-            self._frozen.pop(name, None)
+            self._frozen.pop(name, None)  # the state stays: the run may go on
         else:
             self._frozen[name] = snapshot
 
@@ -143,7 +142,7 @@ class Store:
         if len(self._states) < self._settings.max_runs:
             return True
         now = self._clock.wall()
-        over = [s for s in self._states.values() if s.retired or s.phase(now) in {Phase.ENDED, Phase.FAILED}]
+        over = [s for s in self._states.values() if s.phase(now) in {Phase.ENDED, Phase.FAILED}]
         self._health.drop("runs")
         if not over:
             return False

@@ -1,0 +1,84 @@
+"""The page that Prometheus scrapes: samples of all collectors in the exposition format asked for. The only importer of prometheus_client.
+
+A collector that fails costs its own families alone; its failure stands on the page.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from prometheus_client import exposition, process_collector, registry
+from prometheus_client.core import Metric
+
+from trainer_exporter.health import Health
+from trainer_exporter.metrics.daemon import COLLECTOR_DURATION, COLLECTOR_SUCCESS, SERIES
+from trainer_exporter.metrics.family import Family, Sample
+
+SampleSource = Callable[[], Iterable[Sample]]
+
+
+@dataclass(frozen=True, slots=True)
+class Rendered:
+    """A page and its content type."""
+
+    content_type: str
+    body: bytes
+
+
+class Page:
+    """Renders the samples of named collectors, in the order given."""
+
+    def __init__(self, collectors: Sequence[tuple[str, SampleSource]], *, health: Health) -> None:
+        self._collectors = collectors
+        self._health = health
+        self._process = registry.CollectorRegistry(auto_describe=False)
+        process_collector.ProcessCollector(registry=self._process)
+
+    def render(self, accept: str) -> Rendered:
+        """The page in the format that ``accept`` (the HTTP header) prefers: OpenMetrics, else text."""
+        encode, content_type = exposition.choose_encoder(accept)
+        return Rendered(content_type, encode(_Collected([*self._metrics(), *self._process.collect()])))
+
+    def _metrics(self) -> list[Metric]:
+        samples: list[Sample] = []
+        for name, collect in self._collectors:
+            started = time.perf_counter()
+            collected: list[Sample] = []
+            succeeded = False
+            with self._health.guard(f"collector_{name}"):
+                collected = list(collect())
+                succeeded = True
+            samples += collected
+            samples.append(Sample(COLLECTOR_DURATION, (name,), time.perf_counter() - started))
+            samples.append(Sample(COLLECTOR_SUCCESS, (name,), int(succeeded)))
+        samples.append(Sample(SERIES, (), len(samples)))
+        return metrics(samples)
+
+
+def metrics(samples: Iterable[Sample]) -> list[Metric]:
+    """The samples by family, in the order in which families first appear."""
+    found: dict[Family, Metric] = {}
+    for sample in samples:
+        family = sample.family
+        metric = found.get(family)
+        if metric is None:
+            metric = found[family] = Metric(
+                family.name.removesuffix("_total") if family.kind == "counter" else family.name, family.help, family.kind
+            )
+        labels = dict(zip(family.labels, sample.labels, strict=True))
+        if sample.extra:
+            labels.update(sample.extra)
+        metric.add_sample(family.name + sample.suffix, labels, sample.value)
+    return list(found.values())
+
+
+class _Collected(registry.Collector):
+    """What the renderers take: something with ``collect``."""
+
+    def __init__(self, collected: Sequence[Metric]) -> None:
+        self._collected = collected
+
+    def collect(self) -> Iterable[Metric]:
+        return self._collected
