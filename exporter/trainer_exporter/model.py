@@ -298,3 +298,36 @@ class RunSnapshot:
     lost_steps: int
     writer_alive: bool | None
     notes: Sequence[str] = ()  # for the status page: what could not be known, and what is shown instead
+
+
+@dataclass(frozen=True, slots=True)
+class FileStatus:
+    """A followed file, for the status page."""
+
+    path: str
+    run: str
+    format: str
+    size_bytes: int
+    lag_bytes: int
+    lines: int
+    last_written_wall: float | None
+    last_unrecognised: str = ""
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeStatus:
+    """All that the status page shows."""
+
+    version: str
+    now: float
+    started_wall: float
+    ready: bool
+    runs: Sequence[RunSnapshot]
+    files: Sequence[FileStatus]
+    gpus: GpuSnapshot
+    owners: Sequence[GpuOwner]
+    errors: Mapping[tuple[str, str], int]
+    latest: Mapping[tuple[str, str], str]
+    dropped: Mapping[str, int]
+    gpu_enabled: bool = True

@@ -1,0 +1,144 @@
+"""The HTTP side. Handlers read snapshots only, so that no request ever waits for a file, a driver or a lock that is held long."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from email.message import Message
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import urlsplit
+
+from trainer_exporter.errors import TrainerExporterError
+from trainer_exporter.health import Health
+
+log = logging.getLogger(__name__)
+
+MAX_CONNECTIONS = 64
+SOCKET_TIMEOUT_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """What a handler answers."""
+
+    body: bytes
+    content_type: str = "text/plain; charset=utf-8"
+    status: HTTPStatus = HTTPStatus.OK
+
+
+Handler = Callable[[Message], Response]  # from request headers
+
+
+class Server:
+    """Serves routes, by (method, path), on one address; port 0 takes a free one."""
+
+    def __init__(self, host: str, port: int, *, routes: Mapping[tuple[str, str], Handler], health: Health) -> None:
+        try:
+            self._http = _Http((host, port), routes, health)
+        except OSError as error:
+            reason = error.strerror or str(error)
+            raise TrainerExporterError(
+                f"cannot listen on {host or '*'}:{port}: {reason}; choose another address with --web.listen-address"
+            ) from error
+        self._thread = threading.Thread(target=self._http.serve_forever, name="http", kwargs={"poll_interval": 0.5}, daemon=True)
+
+    @property
+    def port(self) -> int:
+        """The port that is served."""
+        return int(self._http.server_address[1])
+
+    def start(self) -> None:
+        """Begin to answer."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Answer nobody any more; waits for the accepting thread, not for slow clients."""
+        self._http.shutdown()
+        self._http.server_close()
+        self._thread.join()
+
+
+class _Http(ThreadingHTTPServer):
+    daemon_threads = True
+    block_on_close = False
+    request_queue_size = 64
+
+    def __init__(self, address: tuple[str, int], routes: Mapping[tuple[str, str], Handler], health: Health) -> None:
+        if (not address[0] and socket.has_dualstack_ipv6()) or ":" in address[0]:
+            self.address_family = socket.AF_INET6
+        self.routes = routes
+        self.health = health
+        self._slots = threading.BoundedSemaphore(MAX_CONNECTIONS)
+        super().__init__(address, _Request)
+
+    def server_bind(self) -> None:
+        if self.address_family == socket.AF_INET6 and not self.server_address[0]:
+            self.socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        # The base class would look its own name up in the DNS, which can take seconds at start.
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self.socket.bind(self.server_address)
+        self.server_address = self.socket.getsockname()
+        self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        if self._slots.acquire(blocking=False):
+            super().process_request(request, client_address)
+        else:
+            self.health.drop("connections")
+            self.shutdown_request(request)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._slots.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        log.debug("a client went away", exc_info=True)
+
+
+class _Request(BaseHTTPRequestHandler):
+    server: _Http
+    protocol_version = "HTTP/1.1"
+    timeout = SOCKET_TIMEOUT_S
+    server_version = "trainer-exporter"
+    sys_version = ""
+
+    def do_GET(self) -> None:
+        self._answer("GET")
+
+    def do_HEAD(self) -> None:
+        self._answer("GET", body=False)
+
+    def do_POST(self) -> None:
+        self.close_connection = True  # a body, if there is one, is not read
+        self._answer("POST")
+
+    def _answer(self, method: str, *, body: bool = True) -> None:
+        path = urlsplit(self.path).path
+        handler = self.server.routes.get((method, path))
+        if handler is None:
+            known = any(route == path for _, route in self.server.routes)
+            status = HTTPStatus.METHOD_NOT_ALLOWED if known else HTTPStatus.NOT_FOUND
+            self._send(Response(f"{status.value} {status.phrase}\n".encode(), status=status), body=body)
+            return
+        response = Response(b"500 this page failed; the exporter's log says why\n", status=HTTPStatus.INTERNAL_SERVER_ERROR)
+        with self.server.health.guard("http"):
+            response = handler(self.headers)
+        self._send(response, body=body)
+
+    def _send(self, response: Response, *, body: bool) -> None:
+        self.send_response(response.status)
+        self.send_header("Content-Type", response.content_type)
+        self.send_header("Content-Length", str(len(response.body)))
+        self.end_headers()
+        if body:
+            self.wfile.write(response.body)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        log.debug(format, *args)
