@@ -1,0 +1,76 @@
+"""A driver of our own for every test of this folder, and the poller on top of it as the daemon has it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import fake
+import pytest
+from trainer_exporter.clock import SystemClock
+from trainer_exporter.gpu.poller import Patience, Poller, launcher
+from trainer_exporter.health import Health
+from trainer_exporter.model import GpuReading, GpuSnapshot
+
+INTERVAL_S = 0.2
+DEADLINE_S = 1.0
+PATIENCE_S = 20.0  # for a condition; a busy machine starts a Python child in seconds
+
+
+class Node:
+    """A node with a driver, and the daemon's poller on it."""
+
+    def __init__(self, driver: fake.FakeDriver) -> None:
+        self.driver = driver
+        self.health = Health()
+        self.poller = Poller(
+            SystemClock(),
+            self.health,
+            interval_s=INTERVAL_S,
+            deadline_s=DEADLINE_S,
+            patience=Patience(silence_s=8.0, grace_s=2.0, first_pause_s=0.3),
+            launch=launcher(INTERVAL_S, env=driver.env()),
+        )
+
+    def when(self, condition: Callable[[GpuSnapshot], bool]) -> GpuSnapshot:
+        """The first snapshot for which the condition holds; fails when none comes in time."""
+        until = time.monotonic() + PATIENCE_S
+        while time.monotonic() < until:
+            snapshot = self.poller.snapshot()
+            if condition(snapshot):
+                return snapshot
+            time.sleep(0.02)
+        raise AssertionError(f"did not happen in time; at last: {self.poller.snapshot()}")
+
+    def when_all_answer(self, gpus: int = 8) -> GpuSnapshot:
+        return self.when(lambda now: len(now.readings) == gpus and all(reading.success for reading in now.readings))
+
+    def child(self) -> int:
+        """PID of the process that talked to the driver last."""
+        return self.driver.trace()[-1][0]
+
+
+def reading_of(snapshot: GpuSnapshot, gpu: int) -> GpuReading:
+    return next(reading for reading in snapshot.readings if reading.identity.uuid == fake.uuid(gpu))
+
+
+@pytest.fixture(scope="session")
+def nvml_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return fake.build(tmp_path_factory.mktemp("nvml"))
+
+
+@pytest.fixture
+def driver(nvml_library: Path, tmp_path: Path) -> Iterator[fake.FakeDriver]:
+    driver = fake.FakeDriver(nvml_library, tmp_path)
+    yield driver
+    driver.heal()
+
+
+@pytest.fixture
+def node(driver: fake.FakeDriver) -> Iterator[Node]:
+    node = Node(driver)
+    node.poller.start()
+    yield node
+    driver.heal()
+    node.poller.stop()
