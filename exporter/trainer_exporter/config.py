@@ -33,6 +33,7 @@ class SourceConfig:
     run: str = ""  # "" names runs by their place; see the README
     labels: Mapping[str, str] = field(default_factory=dict)
     owner: str = "auto"  # "here": follow even what no process of this node holds open
+    explicit: bool = False  # named on the command line: never too old to be followed
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +124,7 @@ def _source(section: _Section) -> SourceConfig:
         labels=section.labels("labels"),
         owner=section.choice("owner", OWNERS),
     )
-    section.finish(field.name for field in fields(SourceConfig))
+    section.finish(("path", "run", "labels", "owner"))
     return source
 
 

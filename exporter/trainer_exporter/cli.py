@@ -1,0 +1,163 @@
+"""The commands. The only printer; an error that a user can mend ends with its message and exit code 2."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from trainer_exporter import __version__, config
+from trainer_exporter.errors import TrainerExporterError
+
+LOG_FORMATS = {
+    "logfmt": "time=%(asctime)s level=%(levelname)s logger=%(name)s msg=%(message)r",
+    "json": '{"time": "%(asctime)s", "level": "%(levelname)s", "logger": "%(name)s", "msg": %(quoted)s}',
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command; the exit code."""
+    options = _parser().parse_args(arguments)
+    try:
+        return int(options.command(options))
+    except TrainerExporterError as error:
+        print(f"trainer-exporter: {error}", file=sys.stderr)
+        return 2
+    except BrokenPipeError:
+        # The reader (head, less) has seen enough; Python would complain once more when it closes stdout.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except KeyboardInterrupt:
+        return 130
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="trainer-exporter", description="Prometheus exporter for LLM training: follows trainers' logs as they are, and NVML."
+    )
+    parser.add_argument("--version", action="version", version=f"trainer-exporter {__version__}")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    _add_serve(commands.add_parser("serve", help="follow logs and GPUs, and serve metrics"))
+
+    check = commands.add_parser("check-config", help="say whether a configuration can be used")
+    check.add_argument("file", metavar="FILE")
+    check.set_defaults(command=_check_config)
+
+    replay = commands.add_parser("replay", help="show what each line of a log is read as")
+    replay.add_argument("file", metavar="FILE")
+    replay.add_argument("--json", action="store_true", help="one object a record")
+    replay.add_argument("--summary", action="store_true", help="counts only")
+    replay.set_defaults(command=_replay)
+
+    metrics = commands.add_parser("metrics", help="reference of every metric family")
+    metrics.set_defaults(command=_metrics)
+
+    formats = commands.add_parser("formats", help="every log format that is understood")
+    formats.set_defaults(command=_formats)
+    return parser
+
+
+def _add_serve(serve: argparse.ArgumentParser) -> None:
+    serve.add_argument("paths", nargs="*", metavar="PATH", help="a file, a directory or a glob; none: what the configuration names")
+    serve.add_argument("--config.file", dest="config_file", metavar="FILE", help=f"default: {config.DEFAULT_PATH}, if it is there")
+    serve.add_argument("--web.listen-address", dest="listen_address", metavar="ADDRESS", help="host:port or :port; default :19400")
+    serve.add_argument("--web.enable-lifecycle", dest="lifecycle", action="store_true", help="allow POST /-/reload")
+    serve.add_argument("--no-gpu", dest="gpu", action="store_false", help="leave NVML alone")
+    serve.add_argument("--log.level", dest="log_level", default="info", choices=("debug", "info", "warning", "error"))
+    serve.add_argument("--log.format", dest="log_format", default="logfmt", choices=tuple(LOG_FORMATS))
+    serve.set_defaults(command=_serve)
+
+
+def _serve(options: argparse.Namespace) -> int:
+    from trainer_exporter.app import App
+
+    _log_to_stderr(options.log_level, options.log_format)
+    app = App(_configuration(options), reload=lambda: _configuration(options))
+    stopping = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stopping.set())
+    signal.signal(signal.SIGHUP, lambda *_: app.request_reload())
+    app.start()
+    try:
+        stopping.wait()
+    finally:
+        app.stop()
+    return 0
+
+
+def _configuration(options: argparse.Namespace) -> config.Config:
+    """The file's settings, with what the command line says on top."""
+    if options.config_file is not None:
+        loaded = config.load(options.config_file)
+    elif Path(config.DEFAULT_PATH).exists():
+        loaded = config.load(config.DEFAULT_PATH)
+    else:
+        loaded = config.Config()
+    if options.paths:
+        loaded = replace(loaded, sources=tuple(config.SourceConfig(path=path, owner="here", explicit=True) for path in options.paths))
+    if not options.gpu:
+        loaded = replace(loaded, gpu=replace(loaded.gpu, enabled=False))
+    web = loaded.web
+    if options.listen_address is not None:
+        config.listen_address(options.listen_address, file="command line", key="--web.listen-address")
+        web = replace(web, listen_address=options.listen_address)
+    if options.lifecycle:
+        web = replace(web, enable_lifecycle=True)
+    return replace(loaded, web=web)
+
+
+def _check_config(options: argparse.Namespace) -> int:
+    loaded = config.load(options.file)
+    names = f"{len(loaded.sources)} source" + ("" if len(loaded.sources) == 1 else "s")
+    print(f"{options.file}: OK, {names}")
+    return 0
+
+
+def _replay(options: argparse.Namespace) -> int:
+    from trainer_exporter import replay
+
+    show: Callable[[str], object] = print
+    if options.summary:
+        show(json.dumps(replay.summary(options.file), indent=2) if options.json else replay.summary_text(options.file))
+        return 0
+    for item in replay.lines(options.file):
+        show(json.dumps(item) if options.json else replay.text(item))
+    return 0
+
+
+def _metrics(options: argparse.Namespace) -> int:
+    from trainer_exporter.metrics.reference import families
+
+    for family in families():
+        labels = "{" + ",".join(family.labels) + "}" if family.labels else ""
+        print(f"{family.name}{labels}  ({family.kind})\n    {family.help}")
+    return 0
+
+
+def _formats(options: argparse.Namespace) -> int:
+    from trainer_exporter.formats import registry
+
+    for known in registry():
+        print(f"{known.name:16} {known.summary}")
+    return 0
+
+
+class _Quoted(logging.Formatter):
+    """Adds the message as a JSON text, so that no message can break the line of a log in JSON."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        record.quoted = json.dumps(record.getMessage())
+        return super().format(record)
+
+
+def _log_to_stderr(level: str, form: str) -> None:
+    handler = logging.StreamHandler()
+    handler.setFormatter(_Quoted(LOG_FORMATS[form], "%Y-%m-%dT%H:%M:%S%z"))
+    logging.basicConfig(level=level.upper(), handlers=[handler])

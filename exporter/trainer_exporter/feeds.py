@@ -1,0 +1,206 @@
+"""Followed files on their way into the store: follower -> intake -> moments -> run. Part of the composition; one thread calls it all.
+
+One file belongs to one run. When it turns out later that it belongs to another (its console names the output directory of a run that is
+already known), the file is read again from its beginning into that run: nothing has to be taken back from a fold.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from trainer_exporter.clock import Clock
+from trainer_exporter.formats import Format
+from trainer_exporter.health import Health
+from trainer_exporter.intake import Intake
+from trainer_exporter.model import Change, Chunk, FileStatus, Incident, Malformed, Record, Stamp
+from trainer_exporter.runs.store import Store
+from trainer_exporter.runs.timeline import Moment, Timeline
+from trainer_exporter.sources.follow import Follower, Limits
+
+TAIL_BYTES = 64 << 10
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """Which run a file belongs to, and what the configuration or a process knows about that run."""
+
+    path: str
+    run: str
+    present_at_start: bool
+    labels: Mapping[str, str]
+    facts: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Tools:
+    """What every feed needs."""
+
+    store: Store
+    formats: Sequence[Format]
+    clock: Clock
+    health: Health
+    limits: Limits
+
+
+class Feed:
+    """One followed file and its run."""
+
+    def __init__(self, assignment: Assignment, tools: Tools) -> None:
+        self.assignment = assignment
+        self._tools = tools
+        self._lines: Counter[str] = Counter()
+        self._read_before = 0
+        self._begin(present_at_start=assignment.present_at_start)
+        tools.store.describe(assignment.run, labels=assignment.labels or None, facts=assignment.facts)
+
+    def _begin(self, *, present_at_start: bool) -> None:
+        tools, path = self._tools, self.assignment.path
+        self.follower = Follower(path, tools.clock, tools.health, present_at_start=present_at_start, limits=tools.limits)
+        self._intake = Intake(tools.formats)
+        self._settled = not present_at_start
+        mtime, stamp = _last_stamp(path, tools) if present_at_start else (0.0, None)
+        self._mtime = mtime
+        self._timeline = Timeline(last_stamp=stamp, mtime=mtime)
+
+    @property
+    def caught_up(self) -> bool:
+        """Whether the past of the file has been read."""
+        return self._settled
+
+    @property
+    def lines(self) -> Mapping[str, int]:
+        """Lines by what became of them, over all that was read."""
+        return self._lines + Counter(self._intake.counts)
+
+    @property
+    def read_bytes(self) -> int:
+        """Bytes read over all, second readings included."""
+        return self._read_before + self.follower.read_bytes_total
+
+    def poll(self) -> bool:
+        """Look at the file once and fold what is new; True when there is more to read at once."""
+        polled = self.follower.poll()
+        for item in polled.items:
+            if isinstance(item, Chunk):
+                self._fold(self._intake.feed(item), item)
+            elif item is not Change.APPEARED:
+                self._renew()
+        if not self._settled and polled.caught_up and not polled.more:
+            self._settled = True
+            self._tools.store.caught_up(self.assignment.run, self.assignment.path, mtime=self._mtime, lines=self.follower.lines)
+        return polled.more
+
+    def reassign(self, assignment: Assignment) -> None:
+        """Read the file again, into another run."""
+        self._lines += Counter(self._intake.counts)
+        self._read_before += self.follower.read_bytes_total
+        self.follower.close()
+        self.assignment = assignment
+        self._begin(present_at_start=True)
+        self._tools.store.describe(assignment.run, labels=assignment.labels or None, facts=assignment.facts)
+
+    def status(self) -> FileStatus:
+        """For the status page."""
+        follower = self.follower
+        return FileStatus(
+            path=self.assignment.path,
+            run=self.assignment.run,
+            format=self._intake.format,
+            size_bytes=follower.size,
+            lag_bytes=follower.lag_bytes,
+            lines=follower.lines,
+            last_written_wall=follower.last_mtime,
+            last_unrecognised=self._intake.last_unrecognised,
+            error=follower.error,
+        )
+
+    def _renew(self) -> None:
+        """Other content stands at the path: its lines are news, and may be another program's."""
+        self._fold(self._intake.flush(), None)
+        self._lines += Counter(self._intake.counts)
+        self._intake = Intake(self._tools.formats)
+
+    def _fold(self, events: Sequence[Record | Malformed | Incident], chunk: Chunk | None) -> None:
+        read_wall = chunk.read_wall if chunk is not None else self._tools.clock.wall()
+        live = chunk.live if chunk is not None else True
+        placed = [(event, self._moment(event, read_wall, live)) for event in events if not isinstance(event, Malformed)]
+        if placed:
+            run, path = self.assignment.run, self.assignment.path
+            self._tools.store.fold(run, placed, source=path, format_name=self._intake.format)
+
+    def _moment(self, event: Record | Incident, read_wall: float, live: bool) -> Moment:
+        if isinstance(event, Record):
+            return self._timeline.of_record(event, read_wall=read_wall, live=live)
+        return self._timeline.moment(event.stamp, read_wall=read_wall, live=live)
+
+
+class Feeds:
+    """All followed files of this node."""
+
+    def __init__(self, tools: Tools) -> None:
+        self._tools = tools
+        self._feeds: dict[str, Feed] = {}
+
+    def __len__(self) -> int:
+        return len(self._feeds)
+
+    def assign(self, assignments: Sequence[Assignment]) -> None:
+        """Follow new files, re-read those whose run has changed; files that are no longer named stay until they have gone."""
+        for assignment in assignments:
+            feed = self._feeds.get(assignment.path)
+            if feed is None:
+                self._feeds[assignment.path] = Feed(assignment, self._tools)
+            elif feed.assignment.run != assignment.run:
+                left = feed.assignment.run
+                feed.reassign(assignment)
+                if not any(other.assignment.run == left for other in self._feeds.values()):
+                    self._tools.store.forget(left)
+
+    def poll(self) -> bool:
+        """Look at every file once; True when one of them has more to read at once."""
+        more = False
+        for feed in self._feeds.values():
+            with self._tools.health.guard("tail"):
+                more = feed.poll() or more
+        return more
+
+    @property
+    def caught_up(self) -> bool:
+        """Whether the past of every file has been read."""
+        return all(feed.caught_up for feed in self._feeds.values())
+
+    def status(self) -> tuple[FileStatus, ...]:
+        """For the status page, by path."""
+        return tuple(self._feeds[path].status() for path in sorted(self._feeds))
+
+    def totals(self) -> tuple[Mapping[str, int], int, int]:
+        """(lines by result, bytes read, bytes that wait) over all files."""
+        lines: Counter[str] = Counter()
+        for feed in self._feeds.values():
+            lines.update(feed.lines)
+        read = sum(feed.read_bytes for feed in self._feeds.values())
+        return lines, read, sum(feed.follower.lag_bytes for feed in self._feeds.values())
+
+    def close(self) -> None:
+        """Give up all descriptors."""
+        for feed in self._feeds.values():
+            feed.follower.close()
+
+
+def _last_stamp(path: str, tools: Tools) -> tuple[float, Stamp | None]:
+    """(modification time, last time that stands in the log) of a file as it is now; (now, None) where it cannot be read."""
+    try:
+        with Path(path).open("rb") as file:
+            seen = os.fstat(file.fileno())
+            file.seek(max(0, seen.st_size - TAIL_BYTES))
+            tail = file.read(TAIL_BYTES)
+    except OSError:
+        return tools.clock.wall(), None  # the follower counts it
+    intake = Intake(tools.formats)
+    events = [*intake.feed(Chunk(tail, 1, seen.st_mtime, live=False)), *intake.flush()]
+    stamps = [event.stamp for event in events if not isinstance(event, Malformed) and event.stamp is not None]
+    return min(seen.st_mtime, tools.clock.wall()), stamps[-1] if stamps else None
