@@ -46,7 +46,7 @@ class SourceState:
         if step is None or self.step is None or step >= self.step:
             return False
         self._behind += 1
-        if self.step - step > LAG_FACTOR * max(self._increments, default=1.0):
+        if self._increments and self.step - step > LAG_FACTOR * max(self._increments):
             return True
         elapsed = record.fields.get("elapsed_seconds")
         if elapsed is not None and self._elapsed is not None and elapsed < self._elapsed / 2:
