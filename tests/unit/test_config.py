@@ -1,0 +1,97 @@
+"""Configuration: what is left alone, and what stops the start with a message in four parts."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from trainer_exporter import config
+from trainer_exporter.errors import ConfigError
+
+FULL = """
+sources:
+  - path: /data/runs/*/train.log
+    run: llama-sft
+    labels: {team: nlp, page: "no"}
+    owner: here
+limits: {history: 64MiB, line: 8KiB, files: 10, max_age: 7d}
+runs: {name: "{job}", latch: 2m, ended_grace: 1h, failed_grace: 1d, maximum: 8}
+gpu: {enabled: true, metrics: false, interval: 15s, deadline: 1m, devices: 8}
+web: {listen_address: "127.0.0.1:9999", enable_lifecycle: true}
+"""
+
+
+def test_everything_can_be_set() -> None:
+    loaded = config.parse(FULL, file="config.yml")
+
+    source = loaded.sources[0]
+    assert (source.path, source.run, source.labels["page"], source.owner) == ("/data/runs/*/train.log", "llama-sft", "no", "here")
+    assert (loaded.limits.history_bytes, loaded.limits.max_age_s) == (64 << 20, 7 * 86400.0)
+    assert (loaded.runs.latch_s, loaded.runs.maximum) == (120.0, 8)
+    assert (loaded.gpu.metrics, loaded.gpu.devices) == (False, 8)
+    assert loaded.web.listen_address == "127.0.0.1:9999"
+
+
+@pytest.mark.parametrize("text", ["", "# nothing yet\n", "{}", "sources:\n", "sources: []\ngpu:\n"])
+def test_an_empty_configuration_is_all_defaults(text: str) -> None:
+    loaded = config.parse(text, file="config.yml")
+
+    assert loaded == config.Config(file="config.yml")
+
+
+BROKEN = {
+    "unknown_key": ("runz: {}", "runz", "an unknown key", "gpu, limits, runs, sources, web"),
+    "unknown_key_inside": ("sources: [{path: /x, pth: /y}]", "sources[0].pth", "an unknown key", "labels, owner, path, run"),
+    "wrong_type": ("sources: 3", "sources", "3", "a list"),
+    "wrong_type_inside": ("sources: [/x]", "sources[0]", "'/x'", "a mapping"),
+    "missing_path": ("sources: [{run: a}]", "sources[0].path", "nothing", "a text that is not empty"),
+    "no_unit": ("runs: {latch: 120}", "runs.latch", "120", "30s, 5m or 2h"),
+    "out_of_range": ("runs: {latch: 1s}", "runs.latch", "'1s'", "15s or more"),
+    "negative": ("limits: {files: -1}", "limits.files", "-1", "1 or more"),
+    "truth_for_number": ("limits: {files: true}", "limits.files", "True", "a whole number"),
+    "yes_as_label": ("sources: [{path: /x, labels: {page: yes}}]", "sources[0].labels.page", "True", "quote it"),
+    "label_of_prometheus": ("sources: [{path: /x, labels: {instance: a}}]", "sources[0].labels.instance", "instance", "do not use"),
+    "label_name": ("sources: [{path: /x, labels: {'a-b': c}}]", "sources[0].labels.a-b", "a-b", "a label name"),
+    "address": ("web: {listen_address: ':99999'}", "web.listen_address", ":99999", "port of 0 to 65535"),
+    "twice": ("gpu: {}\ngpu: {}", "line 2, column 1", "the key 'gpu' twice", "each key once"),
+    "broken_yaml": ("sources: [", "line 1", "broken YAML", "valid YAML"),
+    "not_a_mapping": ("- a\n- b", "config.yml", "['a', 'b']", "a mapping"),
+    "python_object": ("sources: !!python/object/apply:os.system [true]", "line 1", "could not determine a constructor", "valid YAML"),
+}
+
+
+@pytest.mark.parametrize(("text", "key", "found", "expected"), BROKEN.values(), ids=BROKEN.keys())
+def test_a_message_has_four_parts(text: str, key: str, found: str, expected: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        config.parse(text, file="config.yml")
+
+    message = str(caught.value)
+    assert message.startswith("config.yml")
+    assert key in message
+    assert found in caught.value.found
+    assert expected in caught.value.expected
+
+
+@pytest.mark.parametrize(
+    ("content", "found"),
+    [(None, "No such file"), (b"\xff\xfe", "not UTF-8"), ("directory", "Is a directory")],
+    ids=["missing", "binary", "directory"],
+)
+def test_a_file_that_cannot_be_read_says_why(tmp_path: Path, content: bytes | str | None, found: str) -> None:
+    path = tmp_path / "config.yml"
+    if content == "directory":
+        path.mkdir()
+    elif isinstance(content, bytes):
+        path.write_bytes(content)
+
+    with pytest.raises(ConfigError, match=found):
+        config.load(os.fspath(path))
+
+
+@pytest.mark.parametrize(
+    ("text", "host", "port"),
+    [(":19400", "", 19400), ("127.0.0.1:0", "127.0.0.1", 0), ("[::1]:80", "::1", 80), ("node7:1", "node7", 1)],
+)
+def test_addresses(text: str, host: str, port: int) -> None:
+    assert config.listen_address(text, file="command line", key="--web.listen-address") == (host, port)
