@@ -1,7 +1,7 @@
 """Run a command and keep what it printed, byte for byte, beside when each piece arrived.
 
-``NAME.log`` holds the bytes, ``NAME.times`` one line a read: offset of its first byte, seconds since the start. Files
-that the command appends to itself (a trainer's own JSON log) are kept in the same way, polled.
+``train.log`` holds the bytes, ``train.log.times`` one line a read: offset of its first byte, seconds since the start. A
+file that the command appends to itself (a trainer's own JSON log) is kept in the same way under its own name, polled.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Track:
 
     def __init__(self, directory: Path, name: str, *, now: Callable[[], float]) -> None:
         self._now = now
-        self._log = (directory / f"{name}.log").open("wb")
+        self._log = (directory / name).open("wb")
         self._times = (directory / f"{name}.times").open("wb")
         self._offset = 0
 
@@ -62,7 +62,7 @@ def keep_file(path: Path, track: Track, done: threading.Event) -> None:
         time.sleep(POLL_S)
 
 
-def recorded(command: Sequence[str], directory: Path, *, name: str = "train", also: Path | None = None) -> int:
+def recorded(command: Sequence[str], directory: Path, *, name: str = "train.log", also: Path | None = None) -> int:
     """Run the command to its end and return its exit status; the recording is complete then."""
     directory.mkdir(parents=True, exist_ok=True)
     began = time.monotonic()
@@ -72,7 +72,7 @@ def recorded(command: Sequence[str], directory: Path, *, name: str = "train", al
         assert process.stdout is not None
         workers = [threading.Thread(target=keep_pipe, args=(process.stdout, tracks[0]))]
         if also is not None:
-            tracks.append(Track(directory, also.stem, now=lambda: time.monotonic() - began))
+            tracks.append(Track(directory, also.name, now=lambda: time.monotonic() - began))
             workers.append(threading.Thread(target=keep_file, args=(also, tracks[1], done)))
         for worker in workers:
             worker.start()
@@ -88,7 +88,7 @@ def recorded(command: Sequence[str], directory: Path, *, name: str = "train", al
 def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("directory", type=Path)
-    parser.add_argument("--name", default="train")
+    parser.add_argument("--name", default="train.log")
     parser.add_argument("--also", type=Path, help="a file that the command writes by itself")
     parser.add_argument("command", nargs="+", help="after --")
     chosen = parser.parse_args(argv)
