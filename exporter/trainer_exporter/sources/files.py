@@ -127,6 +127,7 @@ class Opened:
     def continue_from(self, other: Opened) -> None:
         """This is the other one under a new name, or a copy of it: go on where that was left."""
         self.position, self.tail, self.history_end = other.position, other.tail, other.history_end
+        self.mtime_ns = other.mtime_ns
         self.splitter = other.splitter
 
     def begin_again(self, splitter: Splitter) -> Opened:

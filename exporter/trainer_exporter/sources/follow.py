@@ -405,10 +405,12 @@ class Follower:
         return True
 
     def _close_when_idle(self) -> None:
-        if not self._queue or self._queue[-1].fd is None:
+        """Where it is found again by its inode and the bytes before our place; an inode alone may be used again."""
+        current = self._queue[-1] if self._queue else None
+        if current is None or current.fd is None or (current.splitter.held and not current.tail):
             return
         if self._clock.mono() - self._grown_mono >= self._limits.idle_close_s:
-            self._queue[-1].close()
+            current.close()
 
     def _fail(self, error: OSError | IrregularError) -> None:
         word = self.error = reason_of(error)
