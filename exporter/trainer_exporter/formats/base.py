@@ -1,0 +1,48 @@
+"""What a log format is: how it is recognised, and the parser that reads its lines."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from trainer_exporter.model import Line, Malformed, Record
+
+Reading = Sequence[Record | Malformed]
+
+NOTHING: Final[Reading] = ()  # "mine, and nothing to say yet"
+
+# The hint that most formats share: it stands in "loss" and in "Loss", and one search serves all of them.
+LOSS: Final = b"oss"
+
+
+class Parser(Protocol):
+    """Reads the lines of one stream, in order. Has the state of that stream and knows nothing of files or runs."""
+
+    @property
+    def wants_all(self) -> bool:
+        """Whether each next line interests it, hint or not: inside a block such as an argument dump."""
+
+    def parse(self, line: Line) -> Reading | None:
+        """What the line says; None when the line is not of this format."""
+
+    def flush(self) -> Reading:
+        """What was held back in the hope of a later line. Called whenever there is no further line for now."""
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """One trainer's way of logging. A module's constant FORMAT is found by walking this package.
+
+    ``hints``: a line with none of these can never be the first that shows the format. Each costs a pass over every byte
+    of every log, so they are few, shared where possible (LOSS) and long where not. ``details``: more of them, looked for
+    only while the format is known. Neither may hold a quote or a backslash: docker's JSON would escape it.
+    """
+
+    name: str
+    summary: str
+    hints: tuple[bytes, ...]
+    sniff: Callable[[str], bool]  # "this line could only be mine"; cheap
+    parser: Callable[[], Parser]
+    details: tuple[bytes, ...] = ()
+    fallback: bool = False  # claims only in a file where no other format has been seen

@@ -1,0 +1,262 @@
+"""Hugging Face ``transformers.Trainer``, versions 4.30 to 5.24, and what is built on it (TRL, LLaMA-Factory's console).
+
+    {'loss': 1.8421, 'grad_norm': 0.7312498688697815, 'learning_rate': 4.829e-05, 'epoch': 0.34}          (version 4)
+    {'loss': '1.842', 'grad_norm': '0.7312', 'learning_rate': '4.829e-05', 'epoch': '0.3442'}             (version 5)
+
+Odd: the line has no step. The tqdm bar beside it has: tqdm clears the bar, prints the line and draws the bar anew, so the bar
+*behind* the line is exact, while the one before it may be 0.1 s old. A line is therefore held back until a bar comes.
+Lines without a bar between them come out of a buffer in a burst; their steps follow from their epochs (see ``epochs``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from trainer_exporter.formats.announcements import RUNNING, TRAINING, Announcements
+from trainer_exporter.formats.bars import Bar, bar
+from trainer_exporter.formats.base import LOSS, NOTHING, Format, Reading
+from trainer_exporter.formats.dicts import evaluation, hidden_nonfinite, pairs, training_fields
+from trainer_exporter.formats.epochs import EpochMark, StepsFromEpochs
+from trainer_exporter.model import Line, Malformed, Phase, Record
+
+_TRAINING_KEYS: Final = ("loss", "learning_rate")
+_OPENINGS: Final = ("{'loss': ", "{'eval_", "{'train_runtime': ", "{'grad_norm': ", "{'learning_rate': ")
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """A dictionary whose step is not known yet."""
+
+    line: Line
+    fields: dict[str, float]
+    metrics: dict[str, float]
+    epoch: EpochMark | None
+    phase: Phase | None
+    is_training: bool
+
+
+class HfTrainer:
+    """One process's output: its bar, what it announced, and the lines that wait for their step."""
+
+    def __init__(self) -> None:
+        self._epochs = StepsFromEpochs()
+        self._announcements = Announcements(self._epochs)
+        self._held: list[_Held] = []
+        self._bar: Bar | None = None  # the training bar as last drawn
+        self._pending: Record | None = None  # of redraws on one line only the last is news
+        self._total: int | None = None
+        self._is_confirmed = False  # the total is the training's, not that of some loop before it
+        self._has_closed = False
+        self._phase: Phase | None = None
+        self._step: int | None = None  # as last reported
+
+    @property
+    def wants_all(self) -> bool:
+        return self._announcements.wants_all
+
+    def parse(self, line: Line) -> Reading | None:
+        text = line.text
+        out: list[Record | Malformed] = []
+        at = text.find("{'")
+        if "%|" in text:
+            out += self._read_bar(line, text if at < 0 else text[:at])
+            if at < 0:
+                return out
+        elif at > 0 and text[:at].strip():
+            return NOTHING if text.startswith("llamafactory.") else None  # its twin has been printed as a plain line
+        if at >= 0:
+            said = self._read_dict(line, text[at:])
+            return None if said is None and not out else [*out, *(said or ())]
+        return self._announced(line, text)
+
+    def flush(self) -> Reading:
+        out = self._resolved(None)
+        out += self._taken_pending()
+        return out
+
+    def _announced(self, line: Line, text: str) -> Reading | None:
+        said = self._announcements.read(line, text)
+        if said is None:
+            return None
+        if TRAINING in text:
+            self._total, self._bar, self._is_confirmed, self._has_closed, self._step = None, None, False, False, None
+        if self._announcements.total:
+            self._total, self._is_confirmed = self._announcements.total, True
+        self._phase = next((record.phase for record in said if record.phase), self._phase)
+        return [*self.flush(), *said]
+
+    # Bars
+
+    def _read_bar(self, line: Line, text: str) -> list[Record | Malformed]:
+        drawn = bar(text)
+        if drawn is None or not drawn.is_plain:
+            return []
+        if not self._is_the_training(drawn):
+            return self._enter(line, Phase.EVALUATING) if self._is_confirmed and not self._has_closed else []
+        self._announcements.end_block()
+        out = self._resolved(drawn)
+        self._bar = drawn
+        if self._pending is not None and self._pending.line != line.number:
+            out += self._taken_pending()
+        if drawn.done != self._step and not self._has_closed:
+            phase = self._progressed(drawn)
+            self._pending = Record(line.number, _progress(drawn), stamp=line.stamp, phase=phase)
+        return out
+
+    def _is_the_training(self, drawn: Bar) -> bool:
+        """Evaluation draws bars without a title too; the training's total is announced, or it is the first one's."""
+        if drawn.total == self._total:
+            return True
+        if self._is_confirmed or self._has_closed:
+            return False
+        if self._total is None or (self._bar is not None and self._bar.done == self._bar.total):
+            self._total = drawn.total
+            return True
+        return False
+
+    def _progressed(self, drawn: Bar) -> Phase | None:
+        if drawn.done == 0 or self._phase is Phase.TRAINING:
+            return self._pending.phase if self._pending else None
+        if self._phase is Phase.EVALUATING and self._step is not None and drawn.done <= self._step:
+            return None
+        self._phase = Phase.TRAINING
+        return Phase.TRAINING
+
+    def _enter(self, line: Line, phase: Phase) -> list[Record | Malformed]:
+        if self._phase is phase:
+            return []
+        self._phase = phase
+        return [*self._taken_pending(), Record(line.number, stamp=line.stamp, phase=phase)]
+
+    def _taken_pending(self) -> list[Record | Malformed]:
+        pending, self._pending = self._pending, None
+        if pending is None or pending.fields.get("step") == self._step:
+            return []
+        self._step = int(pending.fields["step"])
+        return [pending]
+
+    # Dictionaries
+
+    def _read_dict(self, line: Line, text: str) -> Reading | None:
+        if not text.endswith("}"):
+            return [Malformed(line.number, "truncated")] if text.startswith(_OPENINGS) else None
+        found = pairs(text)
+        epoch = _epoch(found.get("epoch"), text)
+        if any(key in found for key in _TRAINING_KEYS):
+            fields = training_fields(found)
+            return self._hold(_Held(line, fields, {}, epoch, self._training(), is_training=True)) if fields else None
+        if "train_runtime" in found and "train_loss" in found:
+            return self._close(line, found)
+        fields, metrics = evaluation(found)
+        if "eval_loss" in found or "eval_runtime" in found:
+            return self._hold(_Held(line, fields, metrics, epoch, None, is_training=False))
+        return NOTHING if "test_runtime" in found else None
+
+    def _training(self) -> Phase | None:
+        if self._phase is Phase.TRAINING:
+            return None
+        self._phase = Phase.TRAINING
+        return Phase.TRAINING
+
+    def _hold(self, held: _Held) -> Reading:
+        self._announcements.end_block()
+        before = self._taken_pending() if not self._held else []
+        self._held.append(held)
+        return before
+
+    def _close(self, line: Line, found: dict[str, str]) -> Reading:
+        """The closing word; its train_loss is the mean over the run, no loss of a step."""
+        out = self.flush()
+        self._has_closed, self._is_confirmed = True, False
+        fields = training_fields({"epoch": found.get("epoch", "")})
+        return [*out, Record(line.number, fields, stamp=line.stamp, closes=True)]
+
+    def _resolved(self, drawn: Bar | None) -> list[Record | Malformed]:
+        """Give what was held its steps; ``drawn`` is the bar that came behind it."""
+        held, self._held = self._held, []
+        if not held:
+            return []
+        if any(one.is_training for one in held):
+            self._is_confirmed = self._is_confirmed or drawn is not None
+        steps = self._steps(held, drawn)
+        beside = drawn or self._bar
+        out: list[Record | Malformed] = [
+            _record(one, step, is_exact=is_exact, total=self._total, beside=beside)
+            for one, (step, is_exact) in zip(held, steps, strict=True)
+        ]
+        last = steps[-1][0]
+        self._step = last if last is not None else self._step
+        return out
+
+    def _steps(self, held: list[_Held], drawn: Bar | None) -> list[tuple[int | None, bool]]:
+        if drawn is not None and _is_one_moment(held):
+            if held[0].is_training:
+                self._epochs.observe(drawn.done, held[0].epoch)
+            return [(drawn.done, True)] * len(held)
+        marks = [one.epoch for one in held if one.epoch is not None]
+        if len(marks) == len(held):
+            steps = self._epochs.steps(marks)
+            if steps[-1][0] is not None:
+                return steps
+        beside = drawn or self._bar
+        unknown: list[tuple[int | None, bool]] = [(None, False)] * len(held)
+        return [*unknown[:-1], (beside.done, False)] if beside else unknown
+
+
+def _is_one_moment(held: list[_Held]) -> bool:
+    """A training line and the evaluation of the same step; anything more came out of a buffer."""
+    return len(held) == 1 or (len(held) == 2 and held[0].is_training and not held[1].is_training)
+
+
+def _record(held: _Held, step: int | None, *, is_exact: bool, total: int | None, beside: Bar | None) -> Record:
+    progress = _progress(beside) if beside and beside.done == step else {}
+    if step is not None:
+        progress["step"] = step
+        if total and step <= total:
+            progress["target_steps"] = total
+    return Record(
+        held.line.number,
+        {**progress, **held.fields},
+        held.metrics,
+        stamp=held.line.stamp,
+        phase=held.phase,
+        hidden_nonfinite=hidden_nonfinite(held.fields),
+        step_exact=is_exact or step is None,
+    )
+
+
+def _progress(drawn: Bar) -> dict[str, float]:
+    fields: dict[str, float] = {"step": drawn.done, "target_steps": drawn.total}
+    if drawn.elapsed_s is not None:
+        fields["elapsed_seconds"] = drawn.elapsed_s
+    if drawn.remaining_s is not None:
+        fields["remaining_seconds"] = drawn.remaining_s
+    return fields
+
+
+def _epoch(value: str | None, text: str) -> EpochMark | None:
+    """Version 5 prints values as strings, with 4 significant digits."""
+    try:
+        return EpochMark(float(value), is_significant=f"'epoch': '{value}'" in text) if value else None
+    except ValueError:
+        return None
+
+
+def _sniff(text: str) -> bool:
+    if text == TRAINING:
+        return True
+    at = text.find("{'")
+    if at < 0 or (at > 0 and "%|" not in text):
+        return False
+    return text.startswith(_OPENINGS, at) and ("'epoch': " in text or "'learning_rate': " in text or "train_runtime" in text)
+
+
+FORMAT: Final = Format(
+    name="hf_trainer",
+    summary="Hugging Face Trainer, versions 4 and 5, and trainers built on it (TRL, LLaMA-Factory's console)",
+    hints=(LOSS, RUNNING),
+    details=(b"%|", b"checkpoint", b"Training completed"),
+    sniff=_sniff,
+    parser=HfTrainer,
+)

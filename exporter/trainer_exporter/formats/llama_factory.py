@@ -1,0 +1,148 @@
+"""LLaMA-Factory's own files, 0.6 to 0.9.5 and its v1 trainer: ``trainer_log.jsonl`` and the web UI's ``running_log.txt``.
+
+    {"current_steps": 40, "total_steps": 2436, "loss": 1.2034, "lr": 4.9e-05, "epoch": 0.05, "percentage": 1.64, ...}
+    [INFO|2025-06-01 10:11:12] logging.py:143 >> {'loss': 0.1234, 'learning_rate': 5.0000e-05, 'epoch': 0.12}
+    loss: 1.2345, grad_norm: 0.4321, learning_rate: 1e-05, step: 10, total_steps: 100
+
+The console of 0.x is the Trainer's (``hf_trainer``). ``throughput`` is a mean over the session and is not read. Two processes
+may write the same file. The last line has no loss; it is the closing word.
+"""
+
+from __future__ import annotations
+
+import json
+import posixpath
+import re
+from typing import Final
+
+from trainer_exporter.formats.announcements import RUNNING, Announcements
+from trainer_exporter.formats.base import LOSS, NOTHING, Format, Reading
+from trainer_exporter.formats.dicts import hidden_nonfinite, pairs, training_fields
+from trainer_exporter.formats.epochs import EpochMark, StepsFromEpochs
+from trainer_exporter.model import Checkpoint, CheckpointEvent, Line, Malformed, Record
+from trainer_exporter.numbers import NUMBER, duration, number
+
+_FIELDS: Final = {
+    "current_steps": "step",
+    "step": "step",
+    "total_steps": "target_steps",
+    "loss": "loss",
+    "eval_loss": "eval_loss",
+    "grad_norm": "grad_norm",
+    "lr": "learning_rate",
+    "learning_rate": "learning_rate",
+    "epoch": "epoch",
+    "total_tokens": "total_tokens",
+}
+_DURATIONS: Final = {"elapsed_time": "elapsed_seconds", "remaining_time": "remaining_seconds"}
+_V1_LINE: Final = re.compile(rf"^(?:[\w/ .()-]+: {NUMBER}, )+step: \d+, total_steps: \d+$")
+_V1_PAIR: Final = re.compile(rf"([\w/.()-]+): ({NUMBER})")
+_V1_SAVED: Final = re.compile(r"^Checkpoint saved to (?P<path>\S+)$")
+_V1_RESUMED: Final = re.compile(r"^Resumed from checkpoint: step=(?P<step>\d+), epoch=\d+")
+_LOGGED: Final = re.compile(r"^(?:llamafactory[\w.]*|\w+\.py):\d+ >> ?(?P<text>.*)$")
+_TRAILING_NUMBER: Final = re.compile(r"-(\d+)$")
+
+
+class LlamaFactory:
+    """One of LLaMA-Factory's files, or the console of its v1 trainer."""
+
+    def __init__(self) -> None:
+        self._epochs = StepsFromEpochs()
+        self._announcements = Announcements(self._epochs)
+
+    @property
+    def wants_all(self) -> bool:
+        return self._announcements.wants_all
+
+    def parse(self, line: Line) -> Reading | None:
+        text = line.text
+        if text.startswith("{"):
+            return _json_line(line) if _is_json_line(text) else None
+        if (logged := _LOGGED.match(text)) is not None:
+            return self._logged(line, logged["text"])
+        if _V1_LINE.match(text):
+            return [_record(line, dict(_V1_PAIR.findall(text)))]
+        said = _v1_checkpoint(line)
+        return self._announcements.read(line, text) if said is None else said
+
+    def flush(self) -> Reading:
+        return NOTHING
+
+    def _logged(self, line: Line, text: str) -> Reading | None:
+        if not text.startswith("{'loss': "):
+            return self._announcements.read(line, text)
+        fields = training_fields(pairs(text))
+        if "epoch" not in fields or not text.endswith("}"):
+            return [Malformed(line.number, "truncated")]
+        self._announcements.end_block()
+        step, is_exact = self._epochs.steps([EpochMark(fields["epoch"], is_significant=False)])[0]
+        if step is not None:
+            fields = {"step": step, **fields}
+        hidden = hidden_nonfinite(fields)
+        return [Record(line.number, fields, stamp=line.stamp, hidden_nonfinite=hidden, step_exact=is_exact or step is None)]
+
+
+def _is_json_line(text: str) -> bool:
+    return text.startswith('{"current_steps": ') or ('"total_steps": ' in text and '"step": ' in text)
+
+
+def _json_line(line: Line) -> Reading:
+    try:
+        found = json.loads(line.text)
+    except ValueError:
+        return [Malformed(line.number, "json")]
+    record = _record(line, {key: value for key, value in found.items() if value is not None})
+    return [record] if "step" in record.fields else [Malformed(line.number, "no_step")]
+
+
+def _record(line: Line, found: dict[str, object]) -> Record:
+    fields: dict[str, float] = {}
+    for key, value in found.items():
+        name = _FIELDS.get(key)
+        if name and (read := _value(value)) is not None:
+            fields[name] = read
+        elif key in _DURATIONS and (seconds := duration(str(value))) is not None:
+            fields[_DURATIONS[key]] = seconds
+    return Record(line.number, fields, stamp=line.stamp, hidden_nonfinite=hidden_nonfinite(fields), closes=_closes(fields))
+
+
+def _value(value: object) -> float | None:
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return value
+    return number(value) if isinstance(value, str) else None
+
+
+def _closes(fields: dict[str, float]) -> bool:
+    is_last = fields.get("step") == fields.get("target_steps") and "epoch" in fields
+    return is_last and "loss" not in fields and "eval_loss" not in fields and "learning_rate" not in fields
+
+
+def _v1_checkpoint(line: Line) -> Reading | None:
+    if (saved := _V1_SAVED.match(line.text)) is not None:
+        path = saved["path"]
+        numbered = _TRAILING_NUMBER.search(path)
+        news = Checkpoint(CheckpointEvent.FINISHED, int(numbered[1]) if numbered else None, path)
+        facts = {"output_dir": posixpath.dirname(path)} if "/" in path else {}
+        return [Record(line.number, facts=facts, stamp=line.stamp, checkpoint=news)]
+    if (resumed := _V1_RESUMED.match(line.text)) is not None:
+        return [Record(line.number, {"step": int(resumed["step"])}, stamp=line.stamp)]
+    return None
+
+
+def _sniff(text: str) -> bool:
+    if text.startswith("{"):
+        return _is_json_line(text)
+    if ", total_steps: " in text:
+        return _V1_LINE.match(text) is not None
+    logged = _LOGGED.match(text)
+    return logged is not None and ("***** Running " in text or logged["text"].startswith("{'loss': "))
+
+
+FORMAT: Final = Format(
+    name="llama_factory",
+    summary="LLaMA-Factory: trainer_log.jsonl, running_log.txt, and the console of its v1 trainer",
+    hints=(LOSS, RUNNING),
+    details=(b"current_steps", b"heckpoint"),
+    sniff=_sniff,
+    parser=LlamaFactory,
+)

@@ -1,0 +1,255 @@
+"""NVIDIA Megatron-LM, v1.0 to core_v0.19 and HEAD, and the lines that Megatron-DeepSpeed shares with it.
+
+     [2025-03-14 09:21:07.482913] iteration     2400/  500000 | consumed samples:      1228800 | ... | lm loss: 2.318774E+00 | ...
+
+Odd: the last rank prints, so the first node of a job shows no loss; times are milliseconds; and **a loss that is NaN is not
+printed as NaN: its field is left out**. On the first lines of fp16 runs it is missing too, because all iterations were skipped.
+Old DeepSpeed forks print ``loss scale: -1.0`` and ``grad norm: 0.000`` on every line: there the engine owns both.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Final
+
+from trainer_exporter.formats.base import LOSS, NOTHING, Format, Reading
+from trainer_exporter.model import Checkpoint, CheckpointEvent, Line, Malformed, Phase, Record, Stamp
+from trainer_exporter.numbers import moment, number
+
+_ITERATION: Final = re.compile(r"^ *iteration +(?P<step>\d+)/ *(?P<total>\d+) \|")
+# Field as printed -> our name, and what turns its unit into ours.
+_FIELDS: Final[dict[str, tuple[str, float]]] = {
+    "consumed samples": ("total_samples", 1.0),
+    "consumed tokens": ("total_tokens", 1.0),
+    "elapsed time per iteration (ms)": ("step_duration_seconds", 1e-3),
+    "throughput per GPU (TFLOP/s/GPU)": ("tflops_per_gpu", 1.0),
+    "TFLOPs": ("tflops_per_gpu", 1.0),
+    "samples per second": ("samples_per_second", 1.0),
+    "learning rate": ("learning_rate", 1.0),
+    "global batch size": ("global_batch_size", 1.0),
+    "lm loss": ("loss", 1.0),
+    "lm-loss": ("loss", 1.0),
+    "loss": ("loss", 1.0),
+    "loss scale": ("loss_scale", 1.0),
+    "grad norm": ("grad_norm", 1.0),
+    "number of skipped iterations": ("skipped_steps", 1.0),
+    "number of nan iterations": ("nonfinite_steps", 1.0),
+}
+_VALIDATION: Final = re.compile(
+    r"^ *(?P<set>\S+) loss at (?:iteration (?P<step>\d+)(?: on (?P<split>validation|test) set)?"
+    r"|the end of training for (?P<old>val|test) data) \|(?P<fields>.*)$"
+)
+_VALUE: Final = re.compile(r" ([^|]+?) value: (\S+) \|")
+_SAVING: Final = re.compile(r"^ *saving checkpoint at iteration +(?P<step>\d+) to (?P<dir>\S+)")
+_SCHEDULED: Final = re.compile(r"^ *scheduled an async checkpoint save at iteration +(?P<step>\d+) to (?P<dir>\S+)")
+_SAVED: Final = re.compile(r"^ *successfully saved (?:local )?checkpoint (?:at|from) iteration +(?P<step>\d+)(?: to (?P<dir>\S+))?")
+_LOADED: Final = re.compile(r"^ *successfully loaded checkpoint from (?P<dir>\S+).* at iteration (?P<step>\d+)")
+_SAVE_TIMER: Final = re.compile(r"save-checkpoint(?: \.+)?: (?:\([\d.]+, )?(?P<ms>[\d.]+)")
+_RELATED: Final = re.compile(r"^global rank \d+ is saving checkpoint |^ loading (?:release |distributed )*checkpoint from ")
+_DATED: Final = re.compile(r"^\[(?P<event>[^\]]+)\] datetime: (?P<time>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) ?$")
+_NAN: Final = re.compile(r"found (?:NaN|Inf) in local forward loss calculation")
+_EVALUATING: Final = re.compile(r"^Evaluating (?:on \d+ samples|iter \d+/\d+)")
+
+_DUMP_BEGIN: Final = re.compile(r"^-+ arguments -+$")
+_DUMP_END: Final = re.compile(r"^-+ end of arguments -+$")
+_ARGUMENT: Final = re.compile(r"^  (?P<name>\w+) \.{3,} (?P<value>.*)$")
+_PADDED: Final = re.compile(r"^ *> padded vocab \(size: \d+\) with \d+ dummy tokens \(new size: (?P<size>\d+)\)")
+_ARGUMENTS: Final[dict[str, tuple[str, float]]] = {
+    "world_size": ("world_size", 1.0),
+    "seq_length": ("sequence_length", 1.0),
+    "global_batch_size": ("global_batch_size", 1.0),
+    "train_iters": ("target_steps", 1.0),
+    "padded_vocab_size": ("vocabulary_size", 1.0),
+    "distributed_timeout_minutes": ("collective_timeout_seconds", 60.0),
+}
+_DUMP_LINES: Final = 2000  # the longest dump seen has 700 arguments; other ranks' lines stand between them
+_AFTER_DUMP_LINES: Final = 60
+
+
+class Megatron:
+    """The output of one process, or of a job whose processes share a file."""
+
+    def __init__(self) -> None:
+        self._wanted = 0  # lines of a block still to come
+        self._constants: dict[str, float] | None = None  # of the argument dump that is being read
+        self._facts: dict[str, str] = {}
+        self._step: int | None = None
+        self._has_shown_loss = False
+        self._saving: tuple[int, str, Stamp | None] | None = None
+        self._untimed: int | None = None  # step of a save whose duration only the timers can tell
+
+    @property
+    def wants_all(self) -> bool:
+        return self._wanted > 0
+
+    def parse(self, line: Line) -> Reading | None:
+        text = line.text
+        if (head := _ITERATION.match(text)) is not None:
+            return [self._iteration(line, head)]
+        if self._wanted:
+            self._wanted -= 1
+            if (said := self._argument(line)) is not None:
+                return said
+        if "checkpoint" in text:
+            return self._checkpoint(line)
+        if " arguments -" in text and _DUMP_BEGIN.match(text):
+            self._wanted, self._constants, self._facts, self._step = _DUMP_LINES, {}, {}, None
+            return [Record(line.number, stamp=line.stamp, phase=Phase.STARTING, starts=True)]
+        return self._other(line)
+
+    def flush(self) -> Reading:
+        return NOTHING
+
+    # Iterations and validations
+
+    def _iteration(self, line: Line, head: re.Match[str]) -> Record | Malformed:
+        fields: dict[str, float] = {"step": int(head["step"]), "target_steps": int(head["total"])}
+        found = line.text[head.end() :].split("|")
+        for piece in found[:-1]:  # what stands behind the last bar is torn, or nothing
+            name, _, value = piece.rpartition(": ")
+            known = _FIELDS.get(name.strip())
+            if known and (read := number(value)) is not None:
+                fields[known[0]] = read * known[1] if known[1] != 1.0 else read
+        if len(fields) == 2:
+            return Malformed(line.number, "truncated")
+        self._wanted = 0
+        self._step = int(fields["step"])
+        return self._record(line, fields)
+
+    def _record(self, line: Line, fields: dict[str, float]) -> Record:
+        if fields.get("loss_scale", 0.0) < 0.0:
+            del fields["loss_scale"]
+            fields.pop("grad_norm", None)
+        duration, batch = fields.get("step_duration_seconds"), fields.get("global_batch_size")
+        if duration and batch and "samples_per_second" not in fields:
+            fields["samples_per_second"] = batch / duration
+        hidden = self._hidden(fields)
+        self._has_shown_loss = self._has_shown_loss or "loss" in fields
+        return Record(line.number, fields, stamp=line.stamp, hidden_nonfinite=hidden)
+
+    def _hidden(self, fields: dict[str, float]) -> frozenset[str]:
+        """A loss left out though iterations counted was not finite; its counter of NaN iterations may stay 0."""
+        if "loss" in fields:
+            return frozenset()
+        was_counted = fields.get("skipped_steps") == 0.0 and self._has_shown_loss
+        norm = fields.get("grad_norm", 0.0)
+        is_hidden = fields.get("nonfinite_steps", 0.0) > 0.0 or was_counted or not math.isfinite(norm)
+        return frozenset({"loss"}) if is_hidden else frozenset()
+
+    def _validation(self, line: Line, found: re.Match[str]) -> Record:
+        fields: dict[str, float] = {}
+        metrics: dict[str, float] = {}
+        step = int(found["step"]) if found["step"] else self._step
+        if step is not None:
+            fields["step"] = step
+        split = found["split"] or found["old"] or "validation"
+        for name, value in _VALUE.findall(found["fields"]):
+            if (read := number(value)) is None:
+                continue
+            if found["set"] == "validation" and split in {"validation", "val"} and name in {"lm loss", "lm-loss"}:
+                fields["eval_loss"] = read
+            else:
+                metrics[_result_name(found["set"], split, name)] = read
+        return Record(line.number, fields, metrics, stamp=line.stamp)
+
+    # Checkpoints
+
+    def _checkpoint(self, line: Line) -> Reading | None:
+        text = line.text
+        if (found := _SAVING.match(text)) is not None:
+            step, directory = int(found["step"]), found["dir"]
+            self._saving = (step, directory, line.stamp)
+            return [self._saved(line, CheckpointEvent.STARTED, found, phase=Phase.CHECKPOINTING)]
+        if (found := _SCHEDULED.match(text)) is not None:
+            return [self._saved(line, CheckpointEvent.STARTED, found, phase=Phase.TRAINING, blocking=False)]
+        if (found := _SAVED.match(text)) is not None:
+            return [self._finished(line, found)]
+        if (found := _LOADED.match(text)) is not None:
+            return [Record(line.number, {"step": int(found["step"])}, stamp=line.stamp)]
+        if (timed := _SAVE_TIMER.search(text)) is not None:
+            return self._timed(line, float(timed["ms"]) / 1e3)
+        return NOTHING if _RELATED.match(text) else None
+
+    def _saved(self, line: Line, event: CheckpointEvent, found: re.Match[str], *, phase: Phase, blocking: bool = True) -> Record:
+        step = int(found["step"])
+        news = Checkpoint(event, step, f"{found['dir']}/iter_{step:07d}", blocking=blocking)
+        return Record(line.number, facts={"output_dir": found["dir"]}, stamp=line.stamp, phase=phase, checkpoint=news)
+
+    def _finished(self, line: Line, found: re.Match[str]) -> Record:
+        step, duration = int(found["step"]), None
+        directory = found["dir"] or ""
+        if self._saving is not None and self._saving[0] == step:
+            _, directory, began = self._saving
+            if began is not None and line.stamp is not None and line.stamp.zoned == began.zoned:
+                duration = max(0.0, line.stamp.seconds - began.seconds)
+        self._untimed = step if duration is None else None
+        self._saving = None
+        path = f"{directory}/iter_{step:07d}" if directory else ""
+        news = Checkpoint(CheckpointEvent.FINISHED, step, path, duration)
+        return Record(line.number, stamp=line.stamp, phase=Phase.TRAINING, checkpoint=news)
+
+    def _timed(self, line: Line, seconds: float) -> Reading:
+        """The timers come behind the success line; they tell its duration where no stamps did."""
+        step, self._untimed = self._untimed, None
+        if step is None:
+            return NOTHING
+        return [Record(line.number, checkpoint=Checkpoint(CheckpointEvent.FINISHED, step, duration_seconds=seconds))]
+
+    # Arguments and the rest
+
+    def _argument(self, line: Line) -> Reading | None:
+        if (padded := _PADDED.match(line.text)) is not None:
+            self._wanted = 0
+            return [Record(line.number, {"vocabulary_size": int(padded["size"])}, stamp=line.stamp)]
+        if self._constants is None:
+            return None
+        if _DUMP_END.match(line.text):
+            constants, self._constants, self._wanted = self._constants, None, _AFTER_DUMP_LINES
+            return [Record(line.number, constants, facts=self._facts, stamp=line.stamp)]
+        found = _ARGUMENT.match(line.text)
+        if found is None:
+            return None
+        name, value = found["name"], found["value"].strip()
+        if name in _ARGUMENTS and (read := number(value)) is not None:
+            self._constants[_ARGUMENTS[name][0]] = read * _ARGUMENTS[name][1]
+        elif name == "save" and value != "None":
+            self._facts = {"output_dir": value}
+        return NOTHING
+
+    def _other(self, line: Line) -> Reading | None:
+        if (found := _VALIDATION.match(line.text)) is not None:
+            return [self._validation(line, found)]
+        if (dated := _DATED.match(line.text)) is not None:
+            return self._dated(line, dated)
+        if _EVALUATING.match(line.text):
+            return [Record(line.number, stamp=line.stamp, phase=Phase.EVALUATING)]
+        if _NAN.search(line.text):
+            return [Record(line.number, stamp=line.stamp, hidden_nonfinite=frozenset({"loss"}))]
+        return None
+
+    def _dated(self, line: Line, found: re.Match[str]) -> Reading:
+        event = found["event"]
+        closes = event == "after training is done" or event.startswith("exiting program")
+        return [Record(line.number, stamp=line.stamp or moment(found["time"]), closes=closes)]
+
+
+def _result_name(data_set: str, split: str, name: str) -> str:
+    words = [data_set.removeprefix("validation").strip("-"), "test" if split == "test" else "", name.replace(" ", "_")]
+    return "_".join(word for word in words if word).replace("-", "_")
+
+
+def _sniff(text: str) -> bool:
+    if _ITERATION.match(text) is not None:
+        return " | " in text and ("elapsed time per iteration (ms): " in text or "consumed samples: " in text)
+    return " arguments -" in text and _DUMP_BEGIN.match(text) is not None
+
+
+FORMAT: Final = Format(
+    name="megatron",
+    summary="NVIDIA Megatron-LM and the iteration lines of its forks",
+    hints=(LOSS, b" arguments ---"),
+    details=(b"checkpoint", b"datetime: ", b"Evaluating "),
+    sniff=_sniff,
+    parser=Megatron,
+)

@@ -1,0 +1,198 @@
+"""Lines written by hand, of any program that no other format knows: ``key: value``, ``key=value``, JSON lines.
+
+    [2023-08-15 14:30:21] Step 500/10000 | Loss: 2.356 → 1.874 (Δ-0.482)
+    lr: 5.00e-5 → 4.75e-5 (warmup_steps=500)
+    grad_norm: 1.23 | max_grad: 0.56
+    GPU-Util: 85% | Mem-Usage: 32GB/40GB | Power: 280W
+
+``A → B`` is previous → current. A line without a step belongs to the last step of its stream. The same words stand in printed
+configuration, source code and prose; so a first record needs a step and a loss on one line, and words that belong to no
+pair must be few. The GPU line is claimed and says nothing: NVML is that source.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Final
+
+from trainer_exporter.formats.base import LOSS, NOTHING, Format, Reading
+from trainer_exporter.formats.dicts import hidden_nonfinite
+from trainer_exporter.model import Line, Record
+from trainer_exporter.numbers import NUMBER, integer, number
+
+_ALIASES: Final[dict[str, str]] = {
+    "loss": "loss",
+    "train_loss": "loss",
+    "train/loss": "loss",
+    "training_loss": "loss",
+    "total_loss": "loss",
+    "lm_loss": "loss",
+    "eval_loss": "eval_loss",
+    "eval/loss": "eval_loss",
+    "val_loss": "eval_loss",
+    "val/loss": "eval_loss",
+    "valid_loss": "eval_loss",
+    "validation_loss": "eval_loss",
+    "lr": "learning_rate",
+    "train/lr": "learning_rate",
+    "learning_rate": "learning_rate",
+    "train/learning_rate": "learning_rate",
+    "grad_norm": "grad_norm",
+    "train/grad_norm": "grad_norm",
+    "gradient_norm": "grad_norm",
+    "gnorm": "grad_norm",
+    "loss_scale": "loss_scale",
+    "epoch": "epoch",
+    "samples/s": "samples_per_second",
+    "samples/sec": "samples_per_second",
+    "samples_per_sec": "samples_per_second",
+    "samples_per_second": "samples_per_second",
+    "tokens/s": "tokens_per_second",
+    "tokens/sec": "tokens_per_second",
+    "tok/s": "tokens_per_second",
+    "tokens_per_sec": "tokens_per_second",
+    "tokens_per_second": "tokens_per_second",
+}
+_STEPS: Final = ("step", "global_step", "iter", "iteration", "iterations", "train/global_step")
+_MEASURED: Final = frozenset({"loss", "eval_loss", "grad_norm", "learning_rate"})
+_WITHOUT_STEP: Final = frozenset({"grad_norm", "learning_rate"})
+
+_ARROW: Final = rf"(?: *(?:→|->|=>) *(?P<now>{NUMBER}))?"
+_PAIR: Final = re.compile(
+    r"(?<![\w/.@+-])['\"]?(?P<key>(?:global|train|training|val|valid|validation|eval|lm|total|grad|gradient|learning|loss)"
+    r"[ -][a-z]+|[A-Za-z][\w/]*(?:-[A-Za-z]\w*)*)['\"]?"
+    rf"(?: *[:=] *| +(?=[\d.+-]*\d)| +(?=nan\b|NaN\b|[+-]?inf\b))['\"]?\[?(?P<value>{NUMBER}){_ARROW}"
+    r"(?: */ *(?P<of>\d[\d,]*))?(?P<unit> ?(?:[KMGT]i?B(?:/\d+[KMGT]i?B)?|[munµ]?s|ms|%|W|it/s|s/it|[A-Za-z]+/s(?:ec)?))?"
+    r"(?![\w.])['\"\]]?",
+    re.IGNORECASE,
+)
+_DELTA: Final = re.compile(rf"\((?:Δ|∆|d(?:elta)?) *=? *{NUMBER}\)")
+_RATE: Final = re.compile(rf"(?<![\w.])({NUMBER}) ?(samples|tokens|tok)/s(?:ec)?\b")
+_WORD: Final = re.compile(r"[^\W\d_]{2,}")
+_GPU: Final = re.compile(r"^gpu[- ]util(?:ization)? *[:=] *\d", re.IGNORECASE)
+_STRAY_WORDS: Final = 3
+_MAX_CHARACTERS: Final = 2000
+
+
+class Plain:
+    """One stream of a hand-written program's output."""
+
+    def __init__(self) -> None:
+        self._step: int | None = None
+        self._raw_step: int | None = None
+        self._epoch: int | None = None
+        self._first_epoch: int | None = None
+        self._counts_within_epochs = False
+
+    @property
+    def wants_all(self) -> bool:
+        return False
+
+    def parse(self, line: Line) -> Reading | None:
+        text = line.text.strip()
+        if _GPU.match(text):
+            return NOTHING if self._step is not None else None
+        if len(text) > _MAX_CHARACTERS:
+            return None
+        fields = _from_json(text) if text.startswith("{") else _from_pairs(text)
+        if fields is None or not fields.keys() & _MEASURED:
+            return None
+        if "step" not in fields:
+            return self._attached(line, fields)
+        if not fields.keys() & {"loss", "eval_loss"} and self._step is None:
+            return None
+        self._place(fields)
+        return [_record(line, fields)]
+
+    def flush(self) -> Reading:
+        return NOTHING
+
+    def _attached(self, line: Line, fields: dict[str, float]) -> Reading | None:
+        if self._step is None or not fields.keys() & _WITHOUT_STEP or fields.keys() & {"loss", "eval_loss"}:
+            return None
+        return [_record(line, {"step": self._step, **fields})]
+
+    def _place(self, fields: dict[str, float]) -> None:
+        """Turn a step that starts anew with each epoch, ``Epoch 2 step 20/391``, into one that goes on."""
+        step, total, epoch = int(fields["step"]), fields.get("target_steps"), fields.get("epoch")
+        if epoch is not None and epoch.is_integer() and total:
+            number_of_epoch = int(epoch)
+            if self._epoch is not None and number_of_epoch == self._epoch + 1 and step < (self._raw_step or 0):
+                self._counts_within_epochs = True
+            if self._first_epoch is None:
+                self._first_epoch = number_of_epoch
+            self._raw_step, self._epoch = step, number_of_epoch
+            if self._counts_within_epochs:
+                step += (number_of_epoch - self._first_epoch) * int(total)
+                del fields["target_steps"]
+                fields["step"] = step
+        self._step = step
+
+
+def _record(line: Line, fields: dict[str, float]) -> Record:
+    return Record(line.number, fields, stamp=line.stamp, hidden_nonfinite=hidden_nonfinite(fields))
+
+
+def _from_json(text: str) -> dict[str, float] | None:
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return None
+    fields: dict[str, float] = {}
+    for key, value in found.items():
+        if isinstance(value, bool) or not isinstance(value, (int, float, str)):
+            continue
+        read = number(value) if isinstance(value, str) else float(value)
+        _put(fields, key, read)
+    return fields
+
+
+def _from_pairs(text: str) -> dict[str, float] | None:
+    fields: dict[str, float] = {}
+    for found in _PAIR.finditer(text):
+        _put(fields, found["key"], number(found["now"] or found["value"]))
+        if _named(found["key"]) in _STEPS and found["of"] and (total := integer(found["of"])):
+            fields["target_steps"] = total
+    if not fields or _stray_words(text) > (_STRAY_WORDS if "step" in fields else 0):
+        return None
+    for rate in _RATE.finditer(text):
+        name = "samples_per_second" if rate[2] == "samples" else "tokens_per_second"
+        if (read := number(rate[1])) is not None:
+            fields.setdefault(name, read)
+    return fields
+
+
+def _stray_words(text: str) -> int:
+    rest = _RATE.sub(" ", _DELTA.sub(" ", _PAIR.sub(" ", text)))
+    return len(_WORD.findall(rest))
+
+
+def _named(key: str) -> str:
+    return key.lower().replace(" ", "_").replace("-", "_")
+
+
+def _put(fields: dict[str, float], key: str, value: float | None) -> None:
+    name = _named(key)
+    if value is None:
+        return
+    if name in _STEPS:
+        if value >= 0 and value.is_integer():
+            fields.setdefault("step", int(value))
+    elif name in _ALIASES:
+        fields.setdefault(_ALIASES[name], value)
+
+
+def _sniff(text: str) -> bool:
+    return Plain().parse(Line(text, 0)) is not None
+
+
+FORMAT: Final = Format(
+    name="plain",
+    summary="hand-written lines: key: value, key=value and JSON lines with the usual names",
+    hints=(LOSS,),
+    details=(b"lr", b"LR", b"norm", b"earning", b"GPU-Util"),
+    sniff=_sniff,
+    parser=Plain,
+    fallback=True,
+)

@@ -1,0 +1,242 @@
+"""Bytes of one followed file -> what they say, in line order.
+
+It works on whole blocks: byte searches find the few lines that could matter, and only those are decoded. A file written
+by a container runtime is read line by line instead, because its lines must be joined first.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import Final
+
+from trainer_exporter import envelope, incidents
+from trainer_exporter.candidates import end_of_line, line_starts
+from trainer_exporter.formats.base import Format, Parser
+from trainer_exporter.model import Chunk, Incident, Line, Malformed, Record, Stamp
+
+Event = Record | Malformed | Incident
+
+# Why a line is looked at.
+_METRIC: Final = 1  # a hint of a format stands in it
+_TROUBLE: Final = 2  # a word of an incident stands in it
+_WORDS: Final = incidents.words()
+
+_LOOK_BACK_BYTES: Final = 8192
+_SHOWN_CHARACTERS: Final = 200
+
+
+class Intake:
+    """Reads one file from its first byte. Which format it is, is found from its content and may change in mid-file."""
+
+    def __init__(self, formats: Sequence[Format], *, max_streams: int = 64, max_line_bytes: int = envelope.MAX_TEXT) -> None:
+        self._specific = tuple(one for one in formats if not one.fallback)
+        self._fallback = tuple(one for one in formats if one.fallback)
+        self._max_streams = max_streams
+        self._max_line_bytes = max_line_bytes
+        self.restart()
+
+    def restart(self) -> None:
+        """Forget the file: the next chunk is the beginning of another."""
+        self._format: Format | None = None
+        self._parsers: dict[str, Parser] = {}
+        self._hints = self._hints_of(None)
+        self._container: str | None = None  # None: no line seen yet
+        self._partial: dict[str, bytes] = {}
+        self._labelled = False
+        self._tail = b""
+        self._last_unrecognised = ""
+        self._counts: Counter[str] = Counter()
+        self._out: list[Event] = []
+
+    @property
+    def format(self) -> str:
+        """Name of the format found last, "" while there is none."""
+        return self._format.name if self._format else ""
+
+    @property
+    def last_unrecognised(self) -> str:
+        """The last line that nobody claimed, for a person to see."""
+        return self._last_unrecognised
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """Lines by result: parsed, malformed, incident, unmatched."""
+        return MappingProxyType(self._counts)
+
+    def feed(self, chunk: Chunk) -> list[Event]:
+        """What the lines of this chunk say. Only a container's unfinished line is kept for the next one."""
+        if self._container is None and not chunk.data.isspace() and chunk.data:
+            self._container = envelope.container(chunk.data.lstrip().split(b"\n", 1)[0])
+        if self._container:
+            self._read_contained(chunk, self._container)
+        else:
+            self._read_block(chunk.data, chunk.first_line)
+        return self._taken()
+
+    def flush(self) -> list[Event]:
+        """What is left when the file is certainly over."""
+        for text in self._partial.values():
+            self._read_line(text, 0, _METRIC | _TROUBLE)
+        self._partial.clear()
+        return self._taken()
+
+    def _taken(self) -> list[Event]:
+        self._release()
+        out, self._out = self._out, []
+        out.sort(key=lambda event: event.line)  # a record may have waited for a later line
+        return out
+
+    def _release(self) -> None:
+        for parser in self._parsers.values():
+            self._out.extend(parser.flush())
+
+    def _read_block(self, data: bytes, first_line: int) -> None:
+        position, counted, number, claimed = 0, 0, first_line, 0
+        last_start = data.rfind(b"\n", 0, len(data) - 1) + 1
+        last_is_known = False
+        while position < len(data):
+            known = self._format
+            for start, end, kinds in self._interesting(data, position):
+                number += data.count(b"\n", counted, start)
+                counted = start
+                self._look_for_labels(data, start)
+                is_known = self._read_line(data[start:end], number, kinds)
+                claimed += is_known
+                last_is_known = is_known and start == last_start
+                position = end + 1
+                if self._format is not known:
+                    break  # the rest of the block is searched with the hints of the format that was just found
+            else:
+                break
+        lines = number - first_line + data.count(b"\n", counted) + (not data.endswith(b"\n"))
+        self._counts["unmatched"] += lines - claimed if data else 0
+        self._tail = data[-_LOOK_BACK_BYTES:]
+        if not last_is_known:
+            self._show(data[last_start:])
+
+    def _interesting(self, data: bytes, position: int) -> Iterator[tuple[int, int, int]]:
+        """Start, end and kinds of the lines from ``position`` on that deserve a look, in order."""
+        metric = line_starts(data, position, self._hints)
+        trouble = line_starts(data, position, _WORDS)
+        for start in (*sorted(metric | trouble), len(data)):
+            while position < start and any(parser.wants_all for parser in self._parsers.values()):
+                end = end_of_line(data, position)
+                yield position, end, _METRIC
+                position = end + 1
+            if start >= len(data):
+                return
+            position = end_of_line(data, start) + 1
+            kinds = (_METRIC if start in metric else 0) | (_TROUBLE if start in trouble else 0)
+            wanted = _METRIC if not kinds & _METRIC and any(p.wants_all for p in self._parsers.values()) else 0
+            yield start, position - 1, kinds | wanted
+
+    def _look_for_labels(self, data: bytes, start: int) -> None:
+        """Find out, at a line that could begin with a task's label, whether the lines before it do so too."""
+        if self._labelled or not envelope.may_be_labelled(data[start : start + 80]):
+            return
+        before = data[max(0, start - _LOOK_BACK_BYTES) : end_of_line(data, start)]
+        if start < _LOOK_BACK_BYTES:
+            before = self._tail + before
+        self._labelled = envelope.has_labels(before.split(b"\n"))
+
+    def _read_contained(self, chunk: Chunk, kind: str) -> None:
+        lines = chunk.data.split(b"\n")
+        if not lines[-1]:
+            lines.pop()
+        for number, raw in enumerate(lines, chunk.first_line):
+            stamp, text = None, raw
+            piece = envelope.contained(raw, kind)
+            if piece is not None:
+                stamp, text = piece.stamp, self._joined(piece)
+            if not (text and self._read_line(text, number, self._kinds(text), stamp)):
+                self._counts["unmatched"] += 1
+                self._show(text)
+
+    def _joined(self, piece: envelope.Wrapped) -> bytes:
+        """What can be read now: the whole line, or of an unfinished one what a progress bar has already redrawn."""
+        text = self._partial.pop(piece.stream, b"") + piece.text
+        if piece.complete:
+            return text
+        ready, _, rest = text.rpartition(b"\r")
+        self._partial[piece.stream] = rest[: self._max_line_bytes]
+        return ready
+
+    def _kinds(self, text: bytes) -> int:
+        wanted = any(parser.wants_all for parser in self._parsers.values()) or any(hint in text for hint in self._hints)
+        return (_METRIC if wanted else 0) | (_TROUBLE if any(word in text for word in _WORDS) else 0)
+
+    def _show(self, raw: bytes) -> None:
+        text = envelope.without_terminal(raw[-4096:].decode("utf-8", "replace"))
+        shown = [piece for piece in envelope.redraws(text.strip("\n")) if "%|" not in piece]
+        if shown:
+            self._last_unrecognised = shown[-1].strip()[:_SHOWN_CHARACTERS]
+
+    def _read_line(self, raw: bytes, number: int, kinds: int, stamp: Stamp | None = None) -> bool:
+        """Read one line of the file with all its redraws; True when somebody claimed it."""
+        text = envelope.without_terminal(raw[: self._max_line_bytes].decode("utf-8", "replace"))
+        pieces = envelope.redraws(text) if "\r" in text else (text.rstrip(),)
+        results = set()
+        for piece in pieces:
+            results |= self._read(envelope.unwrapped(piece, number, labelled=self._labelled, stamp=stamp), kinds)
+        for result in ("malformed", "parsed", "incident"):
+            if result in results:
+                self._counts[result] += 1
+                return True
+        if kinds:
+            self._last_unrecognised = (pieces[-1].strip() if pieces else "")[:_SHOWN_CHARACTERS]
+        return False
+
+    def _read(self, line: Line, kinds: int) -> set[str]:
+        results = set()
+        if kinds & _METRIC and (result := self._claim(line)):
+            results.add(result)
+        if kinds & _TROUBLE and (trouble := incidents.incident(line)):
+            self._out.append(trouble)
+            results.add("incident")
+        return results
+
+    def _claim(self, line: Line) -> str:
+        """Let the formats look at a line: the present one, then the others; what the one that claims it made of it."""
+        known = self._format
+        is_settled = known is not None and not known.fallback
+        if known is not None and is_settled and (result := self._take(known, line)):
+            return result
+        for one in self._specific:
+            if one is not known and one.sniff(line.text) and (result := self._take(one, line)):
+                return result
+        if not is_settled:
+            for one in self._fallback:
+                if result := self._take(one, line):
+                    return result
+        return ""
+
+    def _take(self, one: Format, line: Line) -> str:
+        """Let one format read the line; the one that claims it is the file's from here on."""
+        parser = self._parser_of(line.stream) if one is self._format else one.parser()
+        reading = parser.parse(line)
+        if reading is None:
+            return ""
+        if one is not self._format:
+            self._release()
+            self._format, self._parsers, self._hints = one, {line.stream: parser}, self._hints_of(one)
+        self._out.extend(reading)
+        return "malformed" if any(isinstance(said, Malformed) for said in reading) else "parsed"
+
+    def _parser_of(self, stream: str) -> Parser:
+        """The stream's parser; of too many streams the one that was silent longest is let go."""
+        parser = self._parsers.pop(stream, None)
+        if parser is None:
+            assert self._format is not None
+            parser = self._format.parser()
+            if len(self._parsers) >= self._max_streams:
+                self._out.extend(self._parsers.pop(next(iter(self._parsers))).flush())
+        self._parsers[stream] = parser
+        return parser
+
+    def _hints_of(self, known: Format | None) -> tuple[bytes, ...]:
+        asked = [hint for one in self._specific for hint in one.hints]
+        if known is None or known.fallback:
+            asked += [hint for one in self._fallback for hint in one.hints]
+        return tuple(dict.fromkeys((*asked, *(known.details if known else ()))))

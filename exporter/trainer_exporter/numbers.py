@@ -1,0 +1,89 @@
+"""The one reader of numbers, durations and times of day that trainers print.
+
+Trainers print ``nan``, ``1,024``, ``12.3K``, ``'4.829e-05'``, ``np.float64(0.5)``: ``float()`` alone loses just those lines.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime, timezone
+from functools import lru_cache
+from typing import Final
+
+from trainer_exporter.model import Stamp
+
+# A number inside a larger pattern; what it matches, number() reads.
+NUMBER: Final = (
+    r"[-+]?(?:(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d*)?(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?"
+    r"|(?:[nN][aA][nN]|[iI][nN][fF](?:inity|INITY)?)(?![A-Za-z]))"
+)
+_CALL: Final = re.compile(r"(?:[\w.]+)\(\s*([^(),]+?)\s*(?:,[^()]*)?\)")
+_SUFFIXES: Final = {"k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "B": 1e9, "T": 1e12}
+_DAYS: Final = re.compile(r"(\d+) days?, *")
+
+
+def number(text: str) -> float | None:
+    """The value of a printed number, NaN and Inf included; None when the text is none."""
+    try:
+        return float(text) if "_" not in text else None
+    except ValueError:
+        return _decorated(text)
+
+
+def integer(text: str) -> int | None:
+    """A whole number, thousands separators allowed; None for anything else."""
+    bare = text.strip().replace(",", "")
+    return int(bare) if bare.isdecimal() else None
+
+
+def duration(text: str) -> float | None:
+    """Seconds of ``[N days, ][H:]MM:SS[.ff]``; None when the text is no duration."""
+    days = _DAYS.match(text)
+    total = 86400.0 * int(days[1]) if days else 0.0
+    parts = text[days.end() :].split(":") if days else text.split(":")
+    if not 2 <= len(parts) <= 3:
+        return None
+    seconds = 0.0
+    for part in parts:
+        if not part.replace(".", "", 1).isdecimal():
+            return None
+        seconds = seconds * 60 + float(part)
+    return total + seconds
+
+
+def moment(time: str, zone: str = "") -> Stamp | None:
+    """The moment of ``YYYY-MM-DD HH:MM:SS[.,]fff`` with an optional ``Z`` or ``+HH:MM``; None for an impossible date."""
+    midnight = _midnight(time[:10])
+    if midnight is None:
+        return None
+    fraction = float("0." + time[20:]) if len(time) > 20 else 0.0
+    seconds = midnight + int(time[11:13]) * 3600 + int(time[14:16]) * 60 + int(time[17:19]) + fraction
+    zone = zone.strip()
+    if not zone:
+        return Stamp(seconds, zoned=False)
+    if zone != "Z":
+        offset = int(zone[1:3]) * 3600 + int(zone[-2:]) * 60
+        seconds -= offset if zone[0] == "+" else -offset
+    return Stamp(seconds, zoned=True)
+
+
+@lru_cache(maxsize=64)
+def _midnight(day: str) -> float | None:
+    try:
+        return datetime(int(day[:4]), int(day[5:7]), int(day[8:10]), tzinfo=timezone.utc).timestamp()
+    except ValueError:
+        return None
+
+
+def _decorated(text: str) -> float | None:
+    bare = text.strip().strip("'\"")
+    call = _CALL.fullmatch(bare)
+    if call:
+        bare = call[1]
+    scale = _SUFFIXES.get(bare[-1:], 1.0)
+    if scale != 1.0:
+        bare = bare[:-1]
+    try:
+        return float(bare.replace(",", "")) * scale if "_" not in bare else None
+    except ValueError:
+        return None

@@ -1,0 +1,156 @@
+"""A file read once from beginning to end, and what each of its lines was read as. For people and for other programs."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from trainer_exporter.errors import TrainerExporterError
+from trainer_exporter.formats import registry
+from trainer_exporter.intake import Event, Intake
+from trainer_exporter.model import FIELDS, Checkpoint, Chunk, Incident, Malformed, Record
+
+_BLOCK_BYTES: Final = 1 << 20
+Item = dict[str, Any]
+
+
+def chunks(path: str | Path) -> Iterator[Chunk]:
+    """The file in blocks of whole lines, as history."""
+    number, rest = 1, b""
+    try:
+        with Path(path).open("rb") as file:
+            while block := file.read(_BLOCK_BYTES):
+                data, newline, rest = (rest + block).rpartition(b"\n")
+                if newline:
+                    yield Chunk(data + newline, number, 0.0, live=False)
+                    number += data.count(b"\n") + 1
+    except OSError as error:
+        raise TrainerExporterError(f"{path}: cannot be read ({error.strerror}); name a log file") from error
+    if rest:
+        yield Chunk(rest, number, 0.0, live=False)
+
+
+def items(stream: Iterable[Chunk], intake: Intake | None = None) -> Iterator[Item]:
+    """What the chunks of one file say, one dictionary an event, ready for JSON."""
+    intake = intake or Intake(registry())
+    for chunk in stream:
+        for event in intake.feed(chunk):
+            yield item(event, intake.format)
+    for event in intake.flush():
+        yield item(event, intake.format)
+
+
+def lines(path: str | Path) -> Iterator[Item]:
+    """What the file says, one dictionary an event; an unreadable file is a TrainerExporterError."""
+    return items(chunks(path))
+
+
+def item(event: Event, name: str) -> Item:
+    """One event for JSON: field names as in ``model``, numbers that are not finite as strings."""
+    if isinstance(event, Incident):
+        return {"line": event.line, "incident": event.kind}
+    if isinstance(event, Malformed):
+        return {"line": event.line, "format": name, "malformed": event.reason}
+    return {"line": event.line, "format": name, **_said(event)}
+
+
+def summary(path: str | Path) -> Item:
+    """Counts of what was read, with the ends of the run."""
+    intake = Intake(registry())
+    formats: Counter[str] = Counter()
+    incidents: Counter[str] = Counter()
+    out: Item = {"records": 0, "records_with_loss": 0, "first_step": None, "last_step": None, "last_loss": None}
+    for read in items(chunks(path), intake):
+        if "incident" in read:
+            incidents[read["incident"]] += 1
+            continue
+        formats[read["format"]] += 1
+        out["records"] += 1
+        _follow(out, read)
+    return {
+        **out,
+        "formats": dict(formats),
+        "incidents": dict(incidents),
+        "malformed": intake.counts.get("malformed", 0),
+        "unmatched": intake.counts.get("unmatched", 0),
+        "last_unrecognised": intake.last_unrecognised,
+    }
+
+
+def text(read: Mapping[str, Any]) -> str:
+    """One event for a person."""
+    head = f"{read['line']:>7}  "
+    if "incident" in read:
+        return f"{head}incident  {read['incident']}"
+    rest = "  ".join(f"{key}={_shown(value)}" for key, value in read.items() if key not in {"line", "format"})
+    return f"{head}{read['format']}  {rest}"
+
+
+def summary_text(path: str | Path) -> str:
+    """The summary for a person."""
+    return "\n".join(f"{key.replace('_', ' ')}: {_shown(value)}" for key, value in summary(path).items())
+
+
+def _follow(out: Item, read: Item) -> None:
+    if "loss" in read:
+        out["records_with_loss"] += 1
+        out["last_loss"] = read["loss"]
+        if "step" in read:
+            out["first_step"] = read["step"] if out["first_step"] is None else out["first_step"]
+            out["last_step"] = read["step"]
+
+
+def _said(record: Record) -> Item:
+    out: Item = {name: _number(record.fields[name]) for name in _ORDER if name in record.fields}
+    out |= {name: _number(value) for name, value in record.fields.items() if name not in out}
+    if not record.step_exact:
+        out["step_exact"] = False
+    if record.metrics:
+        out["metrics"] = {name: _number(value) for name, value in sorted(record.metrics.items())}
+    if record.hidden_nonfinite:
+        out["hidden_nonfinite"] = sorted(record.hidden_nonfinite)
+    if record.phase:
+        out["phase"] = record.phase.value
+    if record.checkpoint:
+        out["checkpoint"] = _checkpoint(record.checkpoint)
+    if record.facts:
+        out["facts"] = dict(sorted(record.facts.items()))
+    out |= {name: True for name in ("starts", "closes") if getattr(record, name)}
+    if record.stamp:
+        out["stamp"] = round(record.stamp.seconds, 6)
+        out["stamp_zoned"] = record.stamp.zoned
+    return out
+
+
+_FIRST: Final = ("step", "target_steps", "epoch", "loss", "eval_loss", "grad_norm", "learning_rate", "loss_scale")
+_ORDER: Final = (*_FIRST, *sorted(FIELDS.difference(_FIRST)))
+
+
+def _checkpoint(news: Checkpoint) -> Item:
+    out: Item = {"event": news.event.value}
+    if news.step is not None:
+        out["step"] = news.step
+    if news.path:
+        out["path"] = news.path
+    if news.duration_seconds is not None:
+        out["duration_seconds"] = round(news.duration_seconds, 6)
+    if not news.blocking:
+        out["blocking"] = False
+    return out
+
+
+def _number(value: float) -> int | float | str:
+    if math.isnan(value):
+        return "NaN"
+    if math.isinf(value):
+        return "Infinity" if value > 0 else "-Infinity"
+    return int(value) if isinstance(value, int) or (value.is_integer() and abs(value) < 1e15) else value
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{key} {shown}" for key, shown in value.items()) or "none"
+    return "none" if value is None or value == "" else str(value)
