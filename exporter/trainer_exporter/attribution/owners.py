@@ -1,0 +1,106 @@
+"""Whose GPU is it now, and whose was it before it could no longer be asked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Final
+
+from trainer_exporter.attribution.naming import run_name
+from trainer_exporter.attribution.processes import Processes, ProcessFacts
+from trainer_exporter.clock import Clock
+from trainer_exporter.model import NO_FACTS, GpuOwner, GpuReading, GpuSnapshot
+
+MEMORY_S: Final = 3600.0  # design decision 14
+
+
+def attribute(
+    snapshot: GpuSnapshot,
+    describe: Callable[[int], ProcessFacts | None],
+    known_runs: Mapping[str, str] = NO_FACTS,
+    *,
+    template: str | None = None,
+) -> tuple[GpuOwner, ...]:
+    """The owners of the cards that answered: one for each card, run and rank.
+
+    ``known_runs`` names the runs that we know already by the absolute path of a log or of an output directory; it wins, so that a
+    configured name and a directory's name reach the GPU side too. A process that names no run owns nothing.
+    """
+    found: dict[tuple[str, str, str], GpuOwner] = {}
+    for reading in snapshot.readings:
+        for facts in _described(reading, describe):
+            run = _known(facts, known_runs) or run_name(facts, template)
+            if run:
+                found.setdefault((reading.identity.uuid, run, facts.rank), _owner(reading, run, facts))
+    return tuple(found.values())
+
+
+class Attribution:
+    """Owners over time: a card that is lost or cannot be read keeps its last ones for an hour (design decision 14).
+
+    Not for the path of a scrape: it reads /proc. One thread at a time.
+    """
+
+    def __init__(self, clock: Clock, processes: Processes, *, template: str | None = None) -> None:
+        self._clock = clock
+        self._processes = processes
+        self._template = template
+        self._facts: dict[int, ProcessFacts] = {}
+        self._last: dict[str, tuple[float, tuple[GpuOwner, ...]]] = {}  # UUID -> when it last answered, its owners then
+
+    def owners(self, snapshot: GpuSnapshot, known_runs: Mapping[str, str] = NO_FACTS) -> Sequence[GpuOwner]:
+        """The owners of all cards as of now, those remembered included."""
+        now = self._clock.mono()
+        listed = {process.pid for reading in snapshot.readings for process in reading.processes}
+        self._facts = {pid: facts for pid, facts in self._facts.items() if pid in listed}
+        fresh = attribute(snapshot, self._describe, known_runs, template=self._template)
+        for reading in snapshot.readings:
+            if reading.success:
+                uuid = reading.identity.uuid
+                self._last[uuid] = (now, tuple(owner for owner in fresh if owner.uuid == uuid))
+        self._last = {uuid: last for uuid, last in self._last.items() if now - last[0] <= MEMORY_S}
+        return tuple(owner for _, owners in self._last.values() for owner in owners)
+
+    def processes(self) -> Sequence[ProcessFacts]:
+        """The processes that the cards listed at the last look."""
+        return tuple(self._facts.values())
+
+    def _describe(self, pid: int) -> ProcessFacts | None:
+        """As /proc has it; read anew only for another process, since what we take stands from exec on."""
+        known = self._facts.get(pid)
+        if known is not None and self._processes.start_ticks(pid) == known.start_ticks:
+            return known
+        facts = self._processes.describe(pid)
+        if facts is None:
+            self._facts.pop(pid, None)
+        else:
+            self._facts[pid] = facts
+        return facts
+
+
+def _described(reading: GpuReading, describe: Callable[[int], ProcessFacts | None]) -> Iterator[ProcessFacts]:
+    for process in reading.processes:
+        facts = describe(process.pid)
+        if facts is not None:
+            yield facts
+
+
+def _known(facts: ProcessFacts, known_runs: Mapping[str, str]) -> str:
+    paths = (*facts.log_files, facts.output_dir)
+    return next((known_runs[path] for path in paths if path in known_runs), "")
+
+
+def _owner(reading: GpuReading, run: str, facts: ProcessFacts) -> GpuOwner:
+    shown = {"user": facts.user, "cwd": facts.cwd, "output_dir": facts.output_dir, "log": next(iter(facts.log_files), "")}
+    return GpuOwner(
+        reading.identity.uuid,
+        reading.identity.index,
+        run=run,
+        rank=facts.rank,
+        local_rank=facts.local_rank,
+        job_id=facts.job_id,
+        pod=facts.pod,
+        namespace=facts.namespace,
+        container=facts.container,
+        pid=facts.pid,
+        facts={name: value for name, value in shown.items() if value},
+    )
