@@ -36,13 +36,13 @@ class _Card:
 class Board:
     """The state of all cards, folded from messages.
 
-    ``deadline_s`` is the age at which a reading is no longer served; ``expected`` is a configured number of cards, else the most seen
+    ``oldest_s`` is the age beyond which a reading is not served; ``expected`` is a configured number of cards, without which the most seen
     since the start counts.
     """
 
-    def __init__(self, clock: Clock, *, deadline_s: float, expected: int = 0) -> None:
+    def __init__(self, clock: Clock, *, oldest_s: float, expected: int | None = None) -> None:
         self._clock = clock
-        self._deadline_s = deadline_s
+        self._oldest_s = oldest_s
         self._configured = expected
         self._most = 0
         self._lock = threading.Lock()
@@ -163,7 +163,7 @@ class Board:
     def _is_starting(self, card: _Card, now: float) -> bool:
         """A card just found has neither failed nor answered: it has no row yet."""
         never = card.reading is None and not card.error and not card.collected_wall
-        return never and not self._driver and now - card.enumerated_mono <= self._deadline_s
+        return never and not self._driver and now - card.enumerated_mono <= self._oldest_s
 
     def _reading(self, card: _Card, now: float) -> GpuReading:
         error = self._trouble(card, now)
@@ -179,7 +179,7 @@ class Board:
             return "driver"
         if card.error:
             return card.error
-        fresh = card.reading is not None and now - card.read_mono <= self._deadline_s
+        fresh = card.reading is not None and now - card.read_mono <= self._oldest_s
         return "" if fresh else "timeout"
 
 

@@ -27,6 +27,7 @@ SITE: Final = "gpu"
 # Under the 15 s of the usual scrape, so that no two scrapes see the same reading, and no shorter: a look costs some twenty driver calls
 # a card, and what matters at a finer grain (energy, Xid) is counted by the driver.
 INTERVAL_S: Final = 10.0
+DEADLINE_S: Final = 10.0  # a driver whose GSP answers late needs 6 s a call; one such call a look is no reason to drop the card
 EXIT_RENEW: Final = 75  # the child's word for "start me anew"; see gpu/child.py
 LONGEST_LINE: Final = 1 << 20
 
@@ -71,8 +72,8 @@ def launcher(interval_s: float, *, env: Mapping[str, str] | None = None, command
 class Poller:
     """Readings of all cards, kept current by a thread and a child process.
 
-    ``interval_s`` is the child's pace, ``deadline_s`` the age at which a reading counts as failed (two and a half paces by default: one
-    look may fail to come), ``expected`` the configured number of cards (0: the most seen since the start).
+    ``interval_s`` is the child's pace and ``deadline_s`` how late a look may be before it counts as failed: no reading older than the two
+    together is served. ``expected`` is the configured number of cards; without one the most seen since the start counts.
     """
 
     def __init__(
@@ -81,8 +82,8 @@ class Poller:
         health: Health,
         *,
         interval_s: float = INTERVAL_S,
-        deadline_s: float | None = None,
-        expected: int = 0,
+        deadline_s: float = DEADLINE_S,
+        expected: int | None = None,
         patience: Patience | None = None,
         launch: Launch | None = None,
     ) -> None:
@@ -90,7 +91,7 @@ class Poller:
         self._health = health
         self._patience = patience or Patience()
         self._launch = launch or launcher(interval_s)
-        self._board = Board(clock, deadline_s=deadline_s or 2.5 * interval_s, expected=expected)
+        self._board = Board(clock, oldest_s=interval_s + deadline_s, expected=expected)
         self._stopping = threading.Event()
         self._wake_r, self._wake_w = os.pipe()
         self._thread = threading.Thread(target=self._run, name="gpu-poller", daemon=True)
