@@ -566,6 +566,18 @@ def test_an_idle_file_is_closed_and_read_on_where_it_was_left(scene: Scene) -> N
     assert scene.changes == [Change.APPEARED]
 
 
+def test_a_file_that_was_idle_long_before_the_start_is_closed_as_soon_as_it_is_read(scene: Scene) -> None:
+    scene.write(b"one\n")
+    os.utime(scene.path, (scene.clock.wall() - 3600, scene.clock.wall() - 3600))
+    scene.follow(present=True)
+
+    scene.poll()
+    scene.poll()
+
+    assert scene.text() == b"one\n"
+    assert scene.files.open_now == set()
+
+
 @pytest.mark.parametrize("suffix", [".1", "-20250101"])
 def test_an_idle_file_that_was_written_and_rotated_at_once_is_found_under_its_new_name(scene: Scene, suffix: str) -> None:
     scene.write(b"one\n")

@@ -318,7 +318,8 @@ class Follower:
         if got:
             # A writer reopens after its last write to the old file: with the new bytes in hand, that is complete.
             self._watch_old(items)
-            self._grown_mono = self._clock.mono()
+            if live:
+                self._grown_mono = self._clock.mono()
             self.read_bytes_total += got
         first_line = front.splitter.line
         whole = self._split(front, data, at_end=at_end or front.position == front.history_end)
@@ -387,7 +388,7 @@ class Follower:
     def _start(self, opened: Opened, change: Change, items: list[Change | Chunk]) -> None:
         opened.change = change
         self._queue.append(opened)
-        self._grown_mono = self._clock.mono()
+        self._grown_mono = self._clock.mono() - max(0.0, self._clock.wall() - opened.seen_mtime_ns / 1e9)
         items.append(change)
 
     def _open(self) -> Opened:
