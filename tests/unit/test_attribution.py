@@ -262,6 +262,18 @@ def test_a_card_that_answers_without_processes_serves_no_run(proc: Proc) -> None
     assert attribution.owners(snapshot(("GPU-a", []))) == ()
 
 
+def test_a_trainer_that_dies_before_its_card_is_found_lost_is_remembered(proc: Proc) -> None:
+    proc.put(40, {"TRAINER_RUN_NAME": "qwen"})
+    attribution = Attribution(ManualClock(), proc.processes())
+    attribution.owners(snapshot(("GPU-a", [40])))
+
+    proc.put(40, state="Z")
+    attribution.owners(snapshot(("GPU-a", [40])))
+
+    owners = attribution.owners(snapshot(("GPU-a", None), lost=frozenset({"GPU-a"})))
+    assert [owner.run for owner in owners] == ["qwen"]
+
+
 def test_a_pid_that_is_used_again_is_read_again(proc: Proc) -> None:
     attribution = Attribution(ManualClock(), proc.processes())
     proc.put(40, {"TRAINER_RUN_NAME": "old"})

@@ -54,7 +54,7 @@ class Attribution:
         self._facts = {pid: facts for pid, facts in self._facts.items() if pid in listed}
         fresh = attribute(snapshot, self._describe, known_runs, template=self._template)
         for reading in snapshot.readings:
-            if reading.success:
+            if reading.success and self._is_evidence(reading):
                 uuid = reading.identity.uuid
                 self._last[uuid] = (now, tuple(owner for owner in fresh if owner.uuid == uuid))
         self._last = {uuid: last for uuid, last in self._last.items() if now - last[0] <= MEMORY_S}
@@ -63,6 +63,12 @@ class Attribution:
     def processes(self) -> Sequence[ProcessFacts]:
         """The processes that the cards listed at the last look."""
         return tuple(self._facts.values())
+
+    def _is_evidence(self, reading: GpuReading) -> bool:
+        """Whether a reading says who is on the card now. One whose processes have all died since does not: a trainer often dies with its
+        card, seconds before the next look finds that one lost.
+        """
+        return not reading.processes or any(process.pid in self._facts for process in reading.processes)
 
     def _describe(self, pid: int) -> ProcessFacts | None:
         """As /proc has it; read anew only for another process, since what we take stands from exec on."""
