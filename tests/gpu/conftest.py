@@ -18,6 +18,14 @@ DEADLINE_S = 1.0
 PATIENCE_S = 20.0  # for a condition; a busy machine starts a Python child in seconds
 
 
+def until(condition: Callable[[], bool]) -> None:
+    """Wait for a condition; fails when it does not come to hold in time."""
+    end = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < end, "did not happen in time"
+        time.sleep(0.02)
+
+
 class Node:
     """A node with a driver, and the daemon's poller on it."""
 
@@ -35,13 +43,14 @@ class Node:
 
     def when(self, condition: Callable[[GpuSnapshot], bool]) -> GpuSnapshot:
         """The first snapshot for which the condition holds; fails when none comes in time."""
-        until = time.monotonic() + PATIENCE_S
-        while time.monotonic() < until:
-            snapshot = self.poller.snapshot()
-            if condition(snapshot):
-                return snapshot
-            time.sleep(0.02)
-        raise AssertionError(f"did not happen in time; at last: {self.poller.snapshot()}")
+        seen: list[GpuSnapshot] = []
+
+        def holds() -> bool:
+            seen[:] = [self.poller.snapshot()]
+            return condition(seen[0])
+
+        until(holds)
+        return seen[0]
 
     def when_all_answer(self, gpus: int = 8) -> GpuSnapshot:
         return self.when(lambda now: len(now.readings) == gpus and all(reading.success for reading in now.readings))

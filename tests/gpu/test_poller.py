@@ -12,7 +12,7 @@ from pathlib import Path
 
 import fake
 import pytest
-from conftest import INTERVAL_S, Node, reading_of
+from conftest import INTERVAL_S, Node, reading_of, until
 from trainer_exporter.clock import SystemClock
 from trainer_exporter.gpu.poller import Patience, Poller, Process, launcher
 from trainer_exporter.health import Health
@@ -222,12 +222,12 @@ def test_xids_are_heard_though_one_card_knows_no_events_and_the_wait_failed_once
     node.when_all_answer()
 
     driver.heal()
-    heard = 0
-    while not node.poller.snapshot().xids and heard < 100:
-        heard += 1
-        driver.xid(2, 48)
-        time.sleep(0.1)
 
+    def told() -> bool:
+        driver.xid(2, 48)  # anew each time: one that comes before the new set stands is not told
+        return bool(node.poller.snapshot().xids)
+
+    until(told)
     assert set(node.poller.snapshot().xids) == {(fake.uuid(2), 48)}
 
 
@@ -271,10 +271,7 @@ def test_a_node_without_a_driver_has_no_devices_and_one_quiet_line_in_the_log(ca
     poller = Poller(SystemClock(), health, interval_s=INTERVAL_S, patience=Patience(first_pause_s=0.01), launch=launch)
 
     poller.start()
-    until = time.monotonic() + 20
-    while poller.snapshot().child_alive or poller.snapshot().driver != "absent":
-        assert time.monotonic() < until
-        time.sleep(0.02)
+    until(lambda: poller.snapshot().driver == "absent" and not poller.snapshot().child_alive)
     poller.stop()
 
     snapshot = poller.snapshot()
@@ -289,10 +286,7 @@ def test_a_child_told_to_end_finishes_the_call_in_flight_first(driver: fake.Fake
     driver.call("power", gpu=0, hang=2)
     command = [sys.executable, "-m", "trainer_exporter.gpu.child", "0.2"]
     child = subprocess.Popen(command, env=driver.env(), stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
-    until = time.monotonic() + 20
-    while (child.pid, "begin", "power", 0) not in driver.trace():
-        assert time.monotonic() < until
-        time.sleep(0.01)
+    until(lambda: (child.pid, "begin", "power", 0) in driver.trace())
 
     if how == "SIGTERM":
         child.terminate()
@@ -320,10 +314,7 @@ def test_a_daemon_that_stops_does_not_wait_for_a_card_that_hangs(driver: fake.Fa
     assert time.monotonic() - began < 10
     assert Path(f"/proc/{child}").exists(), "it was killed in the middle of a driver call"
     driver.heal()
-    until = time.monotonic() + 20
-    while (child, "begin", "shutdown", -1) not in driver.trace():
-        assert time.monotonic() < until, "it does not end after the call that it waited for"
-        time.sleep(0.02)
+    until(lambda: (child, "begin", "shutdown", -1) in driver.trace())
 
 
 class Unkillable:
@@ -343,6 +334,16 @@ class Unkillable:
         pass
 
 
+class CountingClock(SystemClock):
+    """Tells that the poller's thread goes round though nothing else shows it."""
+
+    looks = 0
+
+    def mono(self) -> float:
+        self.looks += 1
+        return super().mono()
+
+
 def test_a_child_that_cannot_be_killed_is_left_and_has_one_successor() -> None:
     children: list[subprocess.Popen[bytes]] = []
 
@@ -351,22 +352,21 @@ def test_a_child_that_cannot_be_killed_is_left_and_has_one_successor() -> None:
         children.append(subprocess.Popen(mute, stdin=subprocess.PIPE, stdout=subprocess.PIPE))
         return Unkillable(children[-1])
 
-    health = Health()
+    health, clock = Health(), CountingClock()
     patience = Patience(silence_s=0.05, grace_s=0.05, first_pause_s=0.01, longest_pause_s=0.02)
-    poller = Poller(SystemClock(), health, patience=patience, launch=launch)
+    poller = Poller(clock, health, patience=patience, launch=launch)
     poller.start()
-    until = time.monotonic() + 20
-    while health.snapshot().errors.get(("gpu", "child_unkillable"), 0) < 2:
-        assert time.monotonic() < until
-        time.sleep(0.02)
+    until(lambda: health.snapshot().errors.get(("gpu", "child_unkillable"), 0) == 2)
 
+    looks = clock.looks
+    until(lambda: clock.looks > looks + 20)
+    while_both_hang = len(children)
     children[0].kill()
-    while len(children) < 3:
-        assert time.monotonic() < until
-        time.sleep(0.02)
+    until(lambda: len(children) > while_both_hang)
 
     poller.stop()
-    alive = [child for child in children if child.poll() is None]
-    for child in alive:
+    for child in children:
         child.kill()
-    assert len(alive) == 2
+        child.wait()
+    assert while_both_hang == 2
+    assert len(children) == 3

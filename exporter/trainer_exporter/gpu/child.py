@@ -21,7 +21,7 @@ from trainer_exporter.gpu import nvml
 
 BEAT_S: Final = 2.0
 SESSION: Final = "session"
-EVENT_WAIT_MS: Final = 1000  # also how long an end may wait for the thread of events
+EVENT_WAIT_MS: Final = 500  # also how long an end may wait for the thread of events
 LONGEST_CALL_S: Final = 60.0  # a dead GSP holds a call for 6 or 45 s; what takes longer never returns
 HOPELESS_S: Final = 60.0  # so long no card answers, then a fresh process tries a fresh session
 # Asks for a fresh process. After a driver reload only that maps the new library; EX_TEMPFAIL of sysexits.
