@@ -207,6 +207,20 @@ def test_the_name_of_a_run_follows_one_order(template: str | None, without: Mapp
     assert run_name(facts, template) == name
 
 
+@pytest.mark.parametrize(
+    ("output_dir", "name"),
+    [
+        ("/data/saves/llama3-8b/lora/sft", "llama3-8b/lora/sft"),
+        ("/home/ada/outputs", ""),
+        ("/home/ada/qwen/runs/3", "qwen/runs/3"),
+        ("/", ""),
+    ],
+    ids=["joined up to what says something", "a person is no run", "a number", "the root"],
+)
+def test_an_output_directory_names_a_run_only_where_it_says_something(output_dir: str, name: str) -> None:
+    assert run_name(ProcessFacts(1, 0, output_dir=output_dir)) == name
+
+
 def test_a_name_is_one_printable_line_of_bounded_length() -> None:
     facts = ProcessFacts(1, 0, environment={"TRAINER_RUN_NAME": "a\nb\x1b[31m " + "x" * 500})
 

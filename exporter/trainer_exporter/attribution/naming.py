@@ -9,8 +9,14 @@ from typing import Final
 from trainer_exporter.attribution.processes import ProcessFacts
 
 NAME_LENGTH: Final = 200
-# Directory names that say nothing about a run; then the parent is joined on.
-SILENT: Final = frozenset({"logs", "log", "output", "outputs", "sft", "lora", "train", "checkpoints"})
+# Directory names that say nothing about a run; then the parent is joined on. The same words as for the directories of logs
+# (sources/naming), so that an output directory and the log in it come to one name.
+SILENT: Final = re.compile(
+    r"logs?|outputs?|results?|sft|lora|train|checkpoints?|saves?|runs?|\d+"
+    r"|tmp|home|root|mnt|data|scratch|var|users|workspace|attempt_\d+|version_\d+|none_\w+|lightning_logs|tb_logs|tensorboard",
+    re.IGNORECASE,
+)
+HOMES: Final = frozenset({"home", "users"})  # what stands right below is a person
 # What torchrun calls a rendezvous that nobody named, and the random id that --standalone makes up at each start: no name of a run.
 UNNAMED: Final = re.compile(r"none|[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
 
@@ -55,7 +61,8 @@ def _directory_name(path: str) -> str:
     """The last part of a path that says something, with what follows it."""
     parts = [part for part in path.split("/") if part not in {"", "."}]
     for start in range(len(parts) - 1, -1, -1):
-        if parts[start] not in SILENT and not parts[start].isdecimal():
+        is_person = start > 0 and parts[start - 1].lower() in HOMES
+        if not is_person and not SILENT.fullmatch(parts[start]):
             return "/".join(parts[start:])
     return ""
 
