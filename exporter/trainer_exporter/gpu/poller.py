@@ -73,7 +73,7 @@ class Poller:
     """Readings of all cards, kept current by a thread and a child process.
 
     ``interval_s`` is the child's pace and ``deadline_s`` how late a look may be before it counts as failed: no reading older than the two
-    together is served. ``expected`` is the configured number of cards; without one the most seen since the start counts.
+    together is served. ``devices_expected`` is the configured number of cards; without one the most seen since the start counts.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class Poller:
         *,
         interval_s: float = INTERVAL_S,
         deadline_s: float = DEADLINE_S,
-        expected: int | None = None,
+        devices_expected: int | None = None,
         patience: Patience | None = None,
         launch: Launch | None = None,
     ) -> None:
@@ -91,7 +91,7 @@ class Poller:
         self._health = health
         self._patience = patience or Patience()
         self._launch = launch or launcher(interval_s)
-        self._board = Board(clock, oldest_s=interval_s + deadline_s, expected=expected)
+        self._board = Board(clock, oldest_s=interval_s + deadline_s, expected=devices_expected)
         self._stopping = threading.Event()
         self._wake_r, self._wake_w = os.pipe()
         self._thread = threading.Thread(target=self._run, name="gpu-poller", daemon=True)
