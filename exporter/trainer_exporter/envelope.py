@@ -95,14 +95,15 @@ def unwrapped(text: str, number: int, *, labelled: bool = False, stamp: Stamp | 
         if layer is None:
             break
         text = text[layer.end() :]
-        found = layer.groupdict()
-        if found.get("role") or found.get("pid"):
-            stream = f"{stream}/{found.get('local') or found.get('pid')}" if stream else _stream(found)
-            rank = int(found["local"]) if found.get("role") == "rank" and rank is None else rank
-        elif found.get("rank"):
-            rank = int(found["rank"])
-        else:
-            stamp = stamp or _stamp_of(found)
+        kind = layer.lastgroup
+        if kind in {"local", "pid"}:
+            part = f"{layer['role']}{layer['local']}" if kind == "local" else layer["pid"]
+            stream = f"{stream}/{part}" if stream else part
+            rank = int(layer["local"]) if rank is None and kind == "local" and layer["role"] == "rank" else rank
+        elif kind == "rank":
+            rank = int(layer["rank"])
+        elif kind is not None and stamp is None:
+            stamp = _stamp_of(layer, kind)
     return Line(text, number, stamp, rank, stream)
 
 
@@ -148,15 +149,12 @@ def _layer(text: str) -> re.Match[str] | None:
     return _LOGGER.match(text) if first in "TDINSWECF" and first else None
 
 
-def _stream(found: dict[str, str | None]) -> str:
-    return f"{found['role']}{found['local']}" if found.get("role") else str(found["pid"])
-
-
-def _stamp_of(found: dict[str, str | None]) -> Stamp | None:
-    if found.get("year"):
-        return moment(f"{found['year']}-{found['month']}-{found['day']} {found['clock']}")
-    time = found.get("time") or found.get("hf") or found.get("lf") or found.get("nemo")
-    return moment(time, found.get("zone") or "") if time else None
+def _stamp_of(layer: re.Match[str], kind: str) -> Stamp | None:
+    if kind == "clock":
+        return moment(f"{layer['year']}-{layer['month']}-{layer['day']} {layer['clock']}")
+    if kind == "zone":
+        return moment(layer["time"], layer["zone"])
+    return moment(layer[kind])
 
 
 def _cri(line: bytes) -> Wrapped | None:

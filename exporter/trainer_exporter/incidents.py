@@ -26,7 +26,8 @@ class Trouble:
 
 _ERROR: Final = r"(?:[\w.]*(?:Error|Exception)(?:\(\w+\))?: )"
 _ACCELERATOR: Final = r"(?:CUDA|HIP|XPU|NPU)"
-_SLURM: Final = r"slurmstepd: error: \*\*\* (?:JOB|STEP) \S+ ON \S+ CANCELLED AT \S+"
+_SLURMSTEPD: Final = r"slurmstepd(?: +0x\w+)?: error: \*\*\* (?:JOB|STEP) \S+ ON \S+"
+_SLURM: Final = _SLURMSTEPD + r" CANCELLED AT \S+"
 
 
 def _row(name: str, word: str, pattern: str, *, fatal: bool = True) -> Trouble:
@@ -54,7 +55,7 @@ TROUBLES: Final[tuple[Trouble, ...]] = (
     _row("time_limit", "rror", rf"{_SLURM} DUE TO TIME LIMIT \*\*\*"),
     _row("preempted", "rror", rf"{_SLURM} (?:DUE TO PREEMPTION|DUE TO JOB REQUEUE) \*\*\*"),
     _row("node_fail", "rror", rf"{_SLURM} DUE TO NODE ?FAIL|srun: error: Node failure on \S"),
-    _row("rank_failed", "rror", rf"{_SLURM} DUE TO TASK FAILURE \*\*\*|slurmstepd: error: \*\*\* \S+ \S+ ON \S+ FAILED"),
+    _row("rank_failed", "rror", rf"{_SLURM} DUE TO TASK FAILURE \*\*\*|{_SLURMSTEPD} FAILED"),
     _row("cancelled", "rror", rf"{_SLURM}(?: DUE [tT][oO] SIGNAL \w+)? \*\*\*"),
     _row("killed", "rror", r"Detected \d+ oom[-_]kill events?(?:\(s\))? in StepId="),
     _row("killed", "rror", r"srun: error: \S+: tasks? [\d,-]+: (?:Killed|Out Of Memory)"),
@@ -64,7 +65,7 @@ TROUBLES: Final[tuple[Trouble, ...]] = (
     _row("rank_failed", "exit", r"failed \(exitcode: -?\d+\) local_rank: \d+ \(pid: \d+\)"),
     _row("rank_failed", "exit", r"exits with return code = -?[1-9]"),
     _row("rank_failed", "rror", r"elastic\.multiprocessing\.errors\.ChildFailedError: *$"),
-    _row("killed", "Killed", r"^\S+: line \d+: +\d+ Killed\b|^Killed$"),
+    _row("killed", "Killed", r"\S: line \d+: +\d+ Killed\b|^Killed$"),
     _row("traceback", "Traceback (most recent call last)", r"Traceback \(most recent call last\): *$", fatal=False),
 )
 

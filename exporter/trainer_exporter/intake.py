@@ -41,6 +41,7 @@ class Intake:
         """Forget the file: the next chunk is the beginning of another."""
         self._format: Format | None = None
         self._parsers: dict[str, Parser] = {}
+        self._wanting: set[str] = set()  # streams whose parser wants every line
         self._hints = self._hints_of(None)
         self._container: str | None = None  # None: no line seen yet
         self._partial: dict[str, bytes] = {}
@@ -121,7 +122,7 @@ class Intake:
         metric = line_starts(data, position, self._hints)
         trouble = line_starts(data, position, _WORDS)
         for start in (*sorted(metric | trouble), len(data)):
-            while position < start and any(parser.wants_all for parser in self._parsers.values()):
+            while position < start and self._wanting:
                 end = end_of_line(data, position)
                 yield position, end, _METRIC
                 position = end + 1
@@ -129,7 +130,7 @@ class Intake:
                 return
             position = end_of_line(data, start) + 1
             kinds = (_METRIC if start in metric else 0) | (_TROUBLE if start in trouble else 0)
-            wanted = _METRIC if not kinds & _METRIC and any(p.wants_all for p in self._parsers.values()) else 0
+            wanted = _METRIC if not kinds & _METRIC and self._wanting else 0
             yield start, position - 1, kinds | wanted
 
     def _look_for_labels(self, data: bytes, start: int) -> None:
@@ -164,7 +165,7 @@ class Intake:
         return ready
 
     def _kinds(self, text: bytes) -> int:
-        wanted = any(parser.wants_all for parser in self._parsers.values()) or any(hint in text for hint in self._hints)
+        wanted = self._wanting or any(hint in text for hint in self._hints)
         return (_METRIC if wanted else 0) | (_TROUBLE if any(word in text for word in _WORDS) else 0)
 
     def _show(self, raw: bytes) -> None:
@@ -217,10 +218,17 @@ class Intake:
         parser = self._parser_of(line.stream) if one is self._format else one.parser()
         reading = parser.parse(line)
         if reading is None:
+            if not parser.wants_all:
+                self._wanting.discard(line.stream)
             return ""
         if one is not self._format:
             self._release()
             self._format, self._parsers, self._hints = one, {line.stream: parser}, self._hints_of(one)
+            self._wanting.clear()
+        if parser.wants_all:
+            self._wanting.add(line.stream)
+        elif self._wanting:
+            self._wanting.discard(line.stream)
         self._out.extend(reading)
         return "malformed" if any(isinstance(said, Malformed) for said in reading) else "parsed"
 
@@ -231,7 +239,9 @@ class Intake:
             assert self._format is not None
             parser = self._format.parser()
             if len(self._parsers) >= self._max_streams:
-                self._out.extend(self._parsers.pop(next(iter(self._parsers))).flush())
+                oldest = next(iter(self._parsers))
+                self._wanting.discard(oldest)
+                self._out.extend(self._parsers.pop(oldest).flush())
         self._parsers[stream] = parser
         return parser
 

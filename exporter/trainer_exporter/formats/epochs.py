@@ -17,6 +17,7 @@ class EpochMark:
 
     value: float
     is_significant: bool  # 4 significant digits rather than 2 decimals
+    is_evaluation: bool = False  # it follows the record of its step, and has the epoch of that
 
     @property
     def error(self) -> float:
@@ -38,6 +39,7 @@ class StepsFromEpochs:
         self._learned: tuple[float, float] | None = None  # steps an epoch, error
         self._interval: int | None = None
         self._last: int | None = None
+        self._last_epoch: float | None = None
 
     @property
     def interval(self) -> int | None:
@@ -66,37 +68,56 @@ class StepsFromEpochs:
             distance = step - self._last
             if step % distance == 0:  # else the first step was logged apart, or the last one
                 self._interval = distance
-        self._last = step
+        self._last, self._last_epoch = step, epoch.value if epoch else None
         if epoch and epoch.value > 0 and step > 0:
             error = step / epoch.value * (epoch.error / epoch.value)
             if self._learned is None or error < self._learned[1]:
                 self._learned = (step / epoch.value, error)
 
+    def bracket(self, epochs: Sequence[EpochMark], reached: int) -> None:
+        """Records in a row that a buffer gave out when the trainer had just passed ``reached`` steps.
+
+        From one record to the next the epoch grows by the same amount; the last epoch is ``count`` times that, so the last
+        step is ``count`` intervals, and the largest interval that does not go beyond ``reached`` is the right one.
+        """
+        inner = epochs[:-1] if len(epochs) > 3 else epochs  # the last record may be an evaluation of the same step
+        if self._interval or len(inner) < 3 or inner[-1].value <= inner[0].value:
+            return
+        spread = (inner[-1].value - inner[0].value) / (len(inner) - 1)
+        count = inner[-1].value / spread
+        error = count * (inner[-1].error + inner[0].error) / (inner[-1].value - inner[0].value)
+        interval = reached // max(1, round(epochs[-1].value / spread))
+        if error < 0.45 and interval > 0:
+            self._interval = interval
+            per_epoch = interval / spread
+            self._learned = self._learned or (per_epoch, per_epoch * (error / count))
+
     def steps(self, epochs: Sequence[EpochMark]) -> list[tuple[int | None, bool]]:
         """For records in a row, the step of each and whether it is certain; None where nothing is known."""
-        per_epoch = self._steps_per_epoch()
-        if per_epoch is None:
+        known = self._steps_per_epoch()
+        if known is None:
             return [(None, False)] * len(epochs)
-        self._learn_interval(epochs, per_epoch)
-        return [self._step(mark, per_epoch) for mark in epochs]
+        self._learn_interval(epochs, known[0])
+        return [self._step(mark, *known) for mark in epochs]
 
-    def _step(self, mark: EpochMark, per_epoch: float) -> tuple[int | None, bool]:
-        low, high = (mark.value - mark.error) * per_epoch, (mark.value + mark.error) * per_epoch
+    def _step(self, mark: EpochMark, per_epoch: float, error: float) -> tuple[int | None, bool]:
+        if mark.is_evaluation and mark.value == self._last_epoch and self._last is not None:
+            return self._last, True
+        low = (mark.value - mark.error) * (per_epoch - error)
+        high = (mark.value + mark.error) * (per_epoch + error)
         step, is_certain = max(0, round(mark.value * per_epoch)), high - low < 1.0
         if self._interval:
-            step, is_certain = self._on_the_grid(low, high, step)
-        self._last = step
+            step, is_certain = self._on_the_grid(low, high, self._interval) or (step, is_certain)
+        self._last, self._last_epoch = step, mark.value
         return step, is_certain
 
-    def _on_the_grid(self, low: float, high: float, nearest: int) -> tuple[int, bool]:
-        interval = self._interval or 1
+    def _on_the_grid(self, low: float, high: float, interval: int) -> tuple[int, bool] | None:
+        """The multiple of the interval in a range: the one after the last record's, else the only one. A run's last record may lie off."""
         first, last = math.ceil(low / interval - 1e-6) * interval, math.floor(high / interval + 1e-6) * interval
-        following = self._last + interval if self._last is not None else None
-        if following is not None and first <= following <= last:
-            return following, True
-        if first > last or nearest == self._total:
-            return nearest, high - low < 1.0  # the last record of a run may lie off the grid
-        return (first, True) if first == last else (min(last, max(first, nearest // interval * interval)), False)
+        following = self._last + interval if self._last is not None else first
+        if first <= following <= last:
+            return following, self._last is not None or first == last
+        return (last, first == last) if first <= last else None
 
     def _learn_interval(self, epochs: Sequence[EpochMark], per_epoch: float) -> None:
         if self._interval or len(epochs) < 3:
@@ -107,12 +128,13 @@ class StepsFromEpochs:
         if error < 0.45 and estimate > 0.5 and abs(estimate - round(estimate)) <= error + 0.01:
             self._interval = round(estimate)
 
-    def _steps_per_epoch(self) -> float | None:
+    def _steps_per_epoch(self) -> tuple[float, float] | None:
+        """Steps an epoch and the error of that."""
         if self._announced:
-            return self._announced
+            return self._announced, 0.0
         if self._total and self._epochs:
             steps = self._total / self._epochs
             # With max_steps, or with half an epoch, the announced epochs are rounded up and the quotient is wrong.
             if self._examples and self._batch and abs(steps - self._examples / self._batch) <= 1.0:
-                return steps
-        return self._learned[0] if self._learned else None
+                return steps, 0.0
+        return self._learned

@@ -19,8 +19,10 @@ from trainer_exporter.formats.base import LOSS, NOTHING, Format, Reading
 from trainer_exporter.formats.dicts import evaluation, hidden_nonfinite, pairs, training_fields
 from trainer_exporter.formats.epochs import EpochMark, StepsFromEpochs
 from trainer_exporter.model import Line, Malformed, Phase, Record
+from trainer_exporter.numbers import number
 
 _TRAINING_KEYS: Final = ("loss", "learning_rate")
+_SAVE_BAR: Final = "Writing model shards:"  # version 5 shows a save by a bar of its own, and by nothing else
 _OPENINGS: Final = ("{'loss': ", "{'eval_", "{'train_runtime': ", "{'grad_norm': ", "{'learning_rate': ")
 
 
@@ -46,8 +48,9 @@ class HfTrainer:
         self._bar: Bar | None = None  # the training bar as last drawn
         self._pending: Record | None = None  # of redraws on one line only the last is news
         self._total: int | None = None
-        self._is_confirmed = False  # the total is the training's, not that of some loop before it
+        self._has_lines = False  # of this training: a loss has been printed
         self._has_closed = False
+        self._is_buffered = False  # records come out of a buffer, in bursts, while the bar goes on
         self._phase: Phase | None = None
         self._step: int | None = None  # as last reported
 
@@ -70,6 +73,10 @@ class HfTrainer:
             return None if said is None and not out else [*out, *(said or ())]
         return self._announced(line, text)
 
+    @property
+    def _is_at_work(self) -> bool:
+        return self._total is not None and not self._has_closed
+
     def flush(self) -> Reading:
         out = self._resolved(None)
         out += self._taken_pending()
@@ -80,9 +87,10 @@ class HfTrainer:
         if said is None:
             return None
         if TRAINING in text:
-            self._total, self._bar, self._is_confirmed, self._has_closed, self._step = None, None, False, False, None
+            self._total, self._bar, self._step = None, None, None
+            self._has_lines = self._has_closed = self._is_buffered = False
         if self._announcements.total:
-            self._total, self._is_confirmed = self._announcements.total, True
+            self._total = self._announcements.total
         self._phase = next((record.phase for record in said if record.phase), self._phase)
         return [*self.flush(), *said]
 
@@ -91,9 +99,10 @@ class HfTrainer:
     def _read_bar(self, line: Line, text: str) -> list[Record | Malformed]:
         drawn = bar(text)
         if drawn is None or not drawn.is_plain:
-            return []
+            is_save = self._is_at_work and _SAVE_BAR in text
+            return self._enter(line, Phase.CHECKPOINTING) if is_save else []
         if not self._is_the_training(drawn):
-            return self._enter(line, Phase.EVALUATING) if self._is_confirmed and not self._has_closed else []
+            return self._enter(line, Phase.EVALUATING) if self._is_at_work else []
         self._announcements.end_block()
         out = self._resolved(drawn)
         self._bar = drawn
@@ -105,15 +114,10 @@ class HfTrainer:
         return out
 
     def _is_the_training(self, drawn: Bar) -> bool:
-        """Evaluation draws bars without a title too; the training's total is announced, or it is the first one's."""
-        if drawn.total == self._total:
-            return True
-        if self._is_confirmed or self._has_closed:
-            return False
-        if self._total is None or (self._bar is not None and self._bar.done == self._bar.total):
+        """Evaluation, and any loop, draws bars without a title too; the training's total is announced, or stands beside a loss."""
+        if self._total is None and self._has_lines and not self._has_closed:
             self._total = drawn.total
-            return True
-        return False
+        return drawn.total == self._total
 
     def _progressed(self, drawn: Bar) -> Phase | None:
         if drawn.done == 0 or self._phase is Phase.TRAINING:
@@ -142,15 +146,14 @@ class HfTrainer:
         if not text.endswith("}"):
             return [Malformed(line.number, "truncated")] if text.startswith(_OPENINGS) else None
         found = pairs(text)
-        epoch = _epoch(found.get("epoch"), text)
         if any(key in found for key in _TRAINING_KEYS):
             fields = training_fields(found)
-            return self._hold(_Held(line, fields, {}, epoch, self._training(), is_training=True)) if fields else None
+            return self._hold(_Held(line, fields, {}, _epoch(found, text), self._training(), is_training=True)) if fields else None
         if "train_runtime" in found and "train_loss" in found:
             return self._close(line, found)
         fields, metrics = evaluation(found)
         if "eval_loss" in found or "eval_runtime" in found:
-            return self._hold(_Held(line, fields, metrics, epoch, None, is_training=False))
+            return self._hold(_Held(line, fields, metrics, _epoch(found, text), None, is_training=False))
         return NOTHING if "test_runtime" in found else None
 
     def _training(self) -> Phase | None:
@@ -161,14 +164,17 @@ class HfTrainer:
 
     def _hold(self, held: _Held) -> Reading:
         self._announcements.end_block()
-        before = self._taken_pending() if not self._held else []
         self._held.append(held)
-        return before
+        if held.is_training and self._has_closed:
+            self._has_closed, self._total = False, None
+        self._has_lines = self._has_lines or held.is_training
+        return NOTHING
 
     def _close(self, line: Line, found: dict[str, str]) -> Reading:
         """The closing word; its train_loss is the mean over the run, no loss of a step."""
         out = self.flush()
-        self._has_closed, self._is_confirmed = True, False
+        self._has_closed = True
+        self._has_lines = False
         fields = training_fields({"epoch": found.get("epoch", "")})
         return [*out, Record(line.number, fields, stamp=line.stamp, closes=True)]
 
@@ -177,31 +183,38 @@ class HfTrainer:
         held, self._held = self._held, []
         if not held:
             return []
-        if any(one.is_training for one in held):
-            self._is_confirmed = self._is_confirmed or drawn is not None
         steps = self._steps(held, drawn)
         beside = drawn or self._bar
-        out: list[Record | Malformed] = [
-            _record(one, step, is_exact=is_exact, total=self._total, beside=beside)
-            for one, (step, is_exact) in zip(held, steps, strict=True)
-        ]
-        last = steps[-1][0]
-        self._step = last if last is not None else self._step
+        out: list[Record | Malformed] = self._superseded(steps[0][0])
+        for one, (step, is_exact) in zip(held, steps, strict=True):
+            out.append(_record(one, step, is_exact=is_exact, total=self._total, beside=beside))
+        self._step = steps[-1][0] if steps[-1][0] is not None else self._step
         return out
 
+    def _superseded(self, step: int | None) -> list[Record | Malformed]:
+        """The bar that was drawn last before, unless the record behind it says the same and more."""
+        pending = self._pending
+        if pending is not None and pending.fields.get("step") == step and pending.phase is None:
+            self._pending = None
+        return self._taken_pending()
+
     def _steps(self, held: list[_Held], drawn: Bar | None) -> list[tuple[int | None, bool]]:
-        if drawn is not None and _is_one_moment(held):
+        beside = drawn or self._bar
+        self._is_buffered = self._is_buffered or (beside is not None and not _is_one_moment(held))
+        if drawn is not None and not self._is_buffered:
             if held[0].is_training:
                 self._epochs.observe(drawn.done, held[0].epoch)
             return [(drawn.done, True)] * len(held)
         marks = [one.epoch for one in held if one.epoch is not None]
-        if len(marks) == len(held):
-            steps = self._epochs.steps(marks)
-            if steps[-1][0] is not None:
-                return steps
-        beside = drawn or self._bar
-        unknown: list[tuple[int | None, bool]] = [(None, False)] * len(held)
-        return [*unknown[:-1], (beside.done, False)] if beside else unknown
+        if len(marks) < len(held):
+            marks = []
+        elif beside is not None and self._is_buffered:
+            self._epochs.bracket(marks, beside.done)
+        found = self._epochs.steps(marks) if marks else [(None, False)] * len(held)
+        if found[-1][0] is None and beside is not None:
+            found = [*found[:-1], (beside.done, False)]
+        # Where bars are drawn they have gone ahead of what a buffer gives out late: no step of it proves a restart.
+        return [(step, is_exact and beside is None) for step, is_exact in found]
 
 
 def _is_one_moment(held: list[_Held]) -> bool:
@@ -235,12 +248,13 @@ def _progress(drawn: Bar) -> dict[str, float]:
     return fields
 
 
-def _epoch(value: str | None, text: str) -> EpochMark | None:
+def _epoch(found: dict[str, str], text: str) -> EpochMark | None:
     """Version 5 prints values as strings, with 4 significant digits."""
-    try:
-        return EpochMark(float(value), is_significant=f"'epoch': '{value}'" in text) if value else None
-    except ValueError:
+    printed = found.get("epoch", "")
+    value = number(printed)
+    if value is None:
         return None
+    return EpochMark(value, f"'epoch': '{printed}'" in text, is_evaluation="eval_runtime" in found)
 
 
 def _sniff(text: str) -> bool:

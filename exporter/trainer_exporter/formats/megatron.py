@@ -18,23 +18,23 @@ from trainer_exporter.model import Checkpoint, CheckpointEvent, Line, Malformed,
 from trainer_exporter.numbers import moment, number
 
 _ITERATION: Final = re.compile(r"^ *iteration +(?P<step>\d+)/ *(?P<total>\d+) \|")
-# Field as printed -> our name, and what turns its unit into ours.
+# Field as printed, with the blank before it -> our name, and how many of its units make one of ours.
 _FIELDS: Final[dict[str, tuple[str, float]]] = {
-    "consumed samples": ("total_samples", 1.0),
-    "consumed tokens": ("total_tokens", 1.0),
-    "elapsed time per iteration (ms)": ("step_duration_seconds", 1e-3),
-    "throughput per GPU (TFLOP/s/GPU)": ("tflops_per_gpu", 1.0),
-    "TFLOPs": ("tflops_per_gpu", 1.0),
-    "samples per second": ("samples_per_second", 1.0),
-    "learning rate": ("learning_rate", 1.0),
-    "global batch size": ("global_batch_size", 1.0),
-    "lm loss": ("loss", 1.0),
-    "lm-loss": ("loss", 1.0),
-    "loss": ("loss", 1.0),
-    "loss scale": ("loss_scale", 1.0),
-    "grad norm": ("grad_norm", 1.0),
-    "number of skipped iterations": ("skipped_steps", 1.0),
-    "number of nan iterations": ("nonfinite_steps", 1.0),
+    " consumed samples": ("total_samples", 1.0),
+    " consumed tokens": ("total_tokens", 1.0),
+    " elapsed time per iteration (ms)": ("step_duration_seconds", 1000.0),
+    " throughput per GPU (TFLOP/s/GPU)": ("tflops_per_gpu", 1.0),
+    " TFLOPs": ("tflops_per_gpu", 1.0),
+    " samples per second": ("samples_per_second", 1.0),
+    " learning rate": ("learning_rate", 1.0),
+    " global batch size": ("global_batch_size", 1.0),
+    " lm loss": ("loss", 1.0),
+    " lm-loss": ("loss", 1.0),
+    " loss": ("loss", 1.0),
+    " loss scale": ("loss_scale", 1.0),
+    " grad norm": ("grad_norm", 1.0),
+    " number of skipped iterations": ("skipped_steps", 1.0),
+    " number of nan iterations": ("nonfinite_steps", 1.0),
 }
 _VALIDATION: Final = re.compile(
     r"^ *(?P<set>\S+) loss at (?:iteration (?P<step>\d+)(?: on (?P<split>validation|test) set)?"
@@ -76,6 +76,7 @@ class Megatron:
         self._facts: dict[str, str] = {}
         self._step: int | None = None
         self._has_shown_loss = False
+        self._is_evaluating = False
         self._saving: tuple[int, str, Stamp | None] | None = None
         self._untimed: int | None = None  # step of a save whose duration only the timers can tell
 
@@ -105,15 +106,14 @@ class Megatron:
 
     def _iteration(self, line: Line, head: re.Match[str]) -> Record | Malformed:
         fields: dict[str, float] = {"step": int(head["step"]), "target_steps": int(head["total"])}
-        found = line.text[head.end() :].split("|")
-        for piece in found[:-1]:  # what stands behind the last bar is torn, or nothing
-            name, _, value = piece.rpartition(": ")
-            known = _FIELDS.get(name.strip())
-            if known and (read := number(value)) is not None:
-                fields[known[0]] = read * known[1] if known[1] != 1.0 else read
+        for piece in line.text[head.end() :].split("|")[:-1]:  # what has no bar behind it is torn
+            printed, _, value = piece.rpartition(": ")
+            known = _FIELDS.get(printed)
+            if known is not None and (read := number(value)) is not None:
+                fields[known[0]] = read / known[1]
         if len(fields) == 2:
             return Malformed(line.number, "truncated")
-        self._wanted = 0
+        self._wanted, self._is_evaluating = 0, False
         self._step = int(fields["step"])
         return self._record(line, fields)
 
@@ -223,6 +223,9 @@ class Megatron:
         if (dated := _DATED.match(line.text)) is not None:
             return self._dated(line, dated)
         if _EVALUATING.match(line.text):
+            if self._is_evaluating:
+                return NOTHING
+            self._is_evaluating = True
             return [Record(line.number, stamp=line.stamp, phase=Phase.EVALUATING)]
         if _NAN.search(line.text):
             return [Record(line.number, stamp=line.stamp, hidden_nonfinite=frozenset({"loss"}))]
