@@ -1,0 +1,270 @@
+"""The house style of our dashboards: what every panel, query and variable of them has in common.
+
+Each panel says its unit, what normal looks like, and what it shows without data: a word, on grey. Absence never looks like health.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
+
+from grafana_foundation_sdk.builders import common, dashboard, prometheus, stat, statetimeline, table, timeseries
+from grafana_foundation_sdk.models import common as looks
+from grafana_foundation_sdk.models.dashboard import (
+    AnnotationQuery,
+    Dashboard,
+    DashboardCursorSync,
+    DashboardSpecialValueMapOptions,
+    DataSourceRef,
+    DynamicConfigValue,
+    GridPos,
+    SpecialValueMap,
+    SpecialValueMatch,
+    Threshold,
+    ThresholdsConfig,
+    ThresholdsMode,
+    ValueMap,
+    ValueMappingResult,
+    VariableOption,
+    VariableRefresh,
+    VariableSort,
+)
+from grafana_foundation_sdk.models.prometheus import PromQueryFormat
+
+GREY = "#6e7280"  # nothing is known
+GREEN, YELLOW, RED = "semi-dark-green", "dark-yellow", "semi-dark-red"
+SLATE = "#2d3b55"  # a figure that is shown and not judged
+BLUE, PURPLE, ORANGE = "semi-dark-blue", "semi-dark-purple", "semi-dark-orange"
+ALWAYS = -1e300  # a colour from any value on; only the absence of a value stays grey
+SOURCE = DataSourceRef(type_val="prometheus", uid="${datasource}")
+
+# An exporter's series carry the scrape's job; what rules record does not.
+SCRAPED = 'job=~"$job",cluster=~"$cluster",run="$run"'
+RECORDED = 'cluster=~"$cluster",run="$run"'
+
+PanelT = TypeVar("PanelT", stat.Panel, timeseries.Panel, statetimeline.Panel, table.Panel)
+
+
+class _Built:
+    """A value in the shape of a builder."""
+
+    def __init__(self, value: Any) -> None:
+        self._value = value
+
+    def build(self) -> Any:
+        return self._value
+
+
+def scraped(metric: str, *matchers: str) -> str:
+    """A selector of one metric of the run, as the exporter publishes it."""
+    return f"{metric}{{{','.join((SCRAPED, *matchers))}}}"
+
+
+def recorded(metric: str, *matchers: str) -> str:
+    """A selector of one metric of the run, as the rules record it."""
+    return f"{metric}{{{','.join((RECORDED, *matchers))}}}"
+
+
+def largest(metric: str, *matchers: str, by: str = "") -> str:
+    """One series a run, however many nodes publish it."""
+    return f"max by (cluster, run{', ' + by if by else ''}) ({scraped(metric, *matchers)})"
+
+
+def query(expr: str, legend: str, *, ref: str = "A") -> prometheus.Dataquery:
+    """Over the time range."""
+    return prometheus.Dataquery().expr(expr).legend_format(legend).ref_id(ref).range().datasource(SOURCE)
+
+
+def latest(expr: str, legend: str, *, ref: str = "A") -> prometheus.Dataquery:
+    """At the end of the time range only."""
+    return prometheus.Dataquery().expr(expr).legend_format(legend).ref_id(ref).instant().datasource(SOURCE)
+
+
+def rows(expr: str, *, ref: str) -> prometheus.Dataquery:
+    """The latest values as rows of a table."""
+    return latest(expr, "__auto", ref=ref).format(PromQueryFormat.TABLE)
+
+
+def steps(*pairs: tuple[float, str]) -> _Built:
+    """Colours from each value on; below the first, and without a value, grey."""
+    first = [Threshold(color=GREY, value=None)]
+    return _Built(ThresholdsConfig(ThresholdsMode.ABSOLUTE, first + [Threshold(color=color, value=value) for value, color in pairs]))
+
+
+def option(key: str, value: Any) -> DynamicConfigValue:
+    return DynamicConfigValue(id_val=key, value=value)
+
+
+def fixed(color: str) -> DynamicConfigValue:
+    """An override: this series always has this colour."""
+    return option("color", {"mode": "fixed", "fixedColor": color})
+
+
+def thresholds(*pairs: tuple[float, str]) -> DynamicConfigValue:
+    """An override with its own colours; see ``steps``."""
+    return option("thresholds", steps(*pairs).build())
+
+
+def words(meanings: Mapping[str, tuple[str, str]]) -> list[ValueMap]:
+    """Numbers that stand for a word with a colour."""
+    return [ValueMap({number: ValueMappingResult(text, color) for number, (text, color) in meanings.items()})]
+
+
+def not_finite() -> SpecialValueMap:
+    """NaN as a word that is seen across the room."""
+    result = ValueMappingResult("NaN", RED, index=0)
+    return SpecialValueMap(DashboardSpecialValueMapOptions(match=SpecialValueMatch.NA_N, result=result))
+
+
+def _common(panel: PanelT, title: str, *, unit: str, about: str, absent: str) -> PanelT:
+    """``absent`` is what stands there when there is no data, and the last sentence of the description explains it."""
+    identity = zlib.crc32(title.encode()) & 0x7FFFFFFF  # stays when panels move, so that links to a panel live
+    return panel.id(identity).title(title).unit(unit).description(about).no_value(absent).datasource(SOURCE)
+
+
+def tile(title: str, *queries: prometheus.Dataquery, unit: str, about: str, absent: str = "no data") -> stat.Panel:
+    """A figure of now, on a coloured ground; NaN is a figure too."""
+    panel = _common(stat.Panel(), title, unit=unit, about=about, absent=absent).targets(list(queries))
+    reduce = common.ReduceDataOptions().calcs(["last"]).fields("").values(False)
+    return (
+        panel.reduce_options(reduce)
+        .color_mode(looks.BigValueColorMode.BACKGROUND_SOLID)
+        .graph_mode(looks.BigValueGraphMode.NONE)
+        .text_mode(looks.BigValueTextMode.AUTO if len(queries) == 1 else looks.BigValueTextMode.VALUE_AND_NAME)
+        .justify_mode(looks.BigValueJustifyMode.CENTER)
+        .orientation(looks.VizOrientation.HORIZONTAL)
+        .text(common.VizTextDisplayOptions().title_size(15).value_size(22 if len(queries) > 1 else 34))
+        .thresholds(steps((ALWAYS, SLATE)))
+    )
+
+
+def curve(title: str, *queries: prometheus.Dataquery, unit: str, about: str, absent: str = "no data") -> timeseries.Panel:
+    """Figures over time."""
+    return (
+        _common(timeseries.Panel(), title, unit=unit, about=about, absent=absent)
+        .targets(list(queries))
+        .line_width(1.5)
+        .fill_opacity(0)
+        .show_points(looks.VisibilityMode.NEVER)
+        .legend(_legend())
+        .tooltip(common.VizTooltipOptions().mode(looks.TooltipDisplayMode.MULTI).sort(looks.SortOrder.DESCENDING))
+    )
+
+
+def _legend() -> common.VizLegendOptions:
+    below = common.VizLegendOptions().show_legend(True).display_mode(looks.LegendDisplayMode.LIST)
+    return below.placement(looks.LegendPlacement.BOTTOM).calcs([])
+
+
+def log_scale() -> common.ScaleDistributionConfig:
+    return common.ScaleDistributionConfig().type(looks.ScaleDistribution.LOG).log(10)
+
+
+def timeline(title: str, *queries: prometheus.Dataquery, unit: str, about: str, absent: str = "no data") -> statetimeline.Panel:
+    """States over time."""
+    return (
+        _common(statetimeline.Panel(), title, unit=unit, about=about, absent=absent)
+        .targets(list(queries))
+        .merge_values(True)
+        .show_value(looks.VisibilityMode.NEVER)  # cut off where a state is short; the legend has the words
+        .row_height(0.8)
+        .fill_opacity(85)
+        .line_width(0)
+        .legend(_legend())
+    )
+
+
+def grid(title: str, *queries: prometheus.Dataquery, unit: str, about: str, absent: str = "no data") -> table.Panel:
+    """Rows of the present."""
+    return _common(table.Panel(), title, unit=unit, about=about, absent=absent).targets(list(queries))
+
+
+def with_usual(panel: timeseries.Panel, color: str) -> timeseries.Panel:
+    """The figure in its colour, and what is usual as a dashed grey line."""
+    dashed = [fixed("#8e9aaf"), option("custom.lineStyle", {"fill": "dash", "dash": [8, 6]})]
+    return panel.override_by_name("as logged", [fixed(color)]).override_by_name("usual", dashed)
+
+
+def bars(panel: timeseries.Panel) -> timeseries.Panel:
+    """Events, stacked."""
+    stacked = common.StackingConfig().mode(looks.StackingMode.NORMAL).group("A")
+    # two minutes: a single event is a bar that can be seen
+    return panel.interval("2m").draw_style(looks.GraphDrawStyle.BARS).fill_opacity(80).line_width(0).stacking(stacked).min(0)
+
+
+def of_the_run(reading: str) -> str:
+    """A reading of the GPUs that serve the run. The info is the many side: two processes on a GPU do not break the join."""
+    return f"{recorded('gpu:run:info')} * on (cluster, instance, uuid) group_left () {reading}"
+
+
+class EventQuery(AnnotationQuery):
+    """An annotation from Prometheus with its title and text, which the kit's own type cannot hold."""
+
+    def __init__(self, *, title: str, text: str, step: str, **known: Any) -> None:
+        super().__init__(**known)
+        self._more = {"titleFormat": title, "textFormat": text, "step": step, "useValueForTime": False}
+
+    def to_json(self) -> dict[str, object]:
+        return {**super().to_json(), **self._more}
+
+
+def events(name: str, expr: str, *, color: str, title: str, text: str = "", enable: bool = True) -> Any:
+    """Marks on every curve where the query has a value above 0."""
+    known = {"name": name, "datasource": SOURCE, "enable": enable, "icon_color": color, "expr": expr}
+    return _Built(EventQuery(title=title, text=text, step="60s", **known))
+
+
+def source_variable() -> dashboard.DatasourceVariable:
+    return dashboard.DatasourceVariable("datasource").label("Data source").type("prometheus")
+
+
+def label_variable(name: str, label: str, asked: str, *, many: bool) -> dashboard.QueryVariable:
+    """Values of a label. With ``many``, the choice of all stands for any value and for the label's absence too."""
+    variable = (
+        dashboard.QueryVariable(name)
+        .label(label)
+        .query(f"label_values({asked}, {name})")
+        .datasource(SOURCE)
+        .refresh(VariableRefresh.ON_TIME_RANGE_CHANGED)
+        .sort(VariableSort.ALPHABETICAL_ASC)
+    )
+    if not many:
+        return variable
+    everything = VariableOption(selected=True, text="All", value="$__all")
+    return variable.multi(True).include_all(True).all_value(".*").current(everything)
+
+
+class Page:
+    """A dashboard that is filled row by row; panels flow from left to right."""
+
+    def __init__(self, title: str, *, uid: str, about: str, tags: Sequence[str], since: str, refresh: str) -> None:
+        self._builder = dashboard.Dashboard(title).uid(uid).description(about).tags(list(tags))
+        self._builder.time(since, "now").refresh(refresh).timezone("browser").editable().tooltip(DashboardCursorSync.CROSSHAIR)
+        self._x = self._y = self._height = 0
+
+    def variables(self, *variables: Any) -> None:
+        self._builder.variables(list(variables))
+
+    def annotations(self, *annotations: Any) -> None:
+        self._builder.annotations(list(annotations))
+
+    def row(self, title: str) -> None:
+        self._newline()
+        place = GridPos(h=1, w=24, x=0, y=self._y)
+        identity = zlib.crc32(f"row {title}".encode()) & 0x7FFFFFFF
+        self._builder.with_row(dashboard.Row(title).id(identity).grid_pos(place))
+        self._y += 1
+
+    def add(self, panel: Any, *, width: int, height: int) -> None:
+        if self._x + width > 24:
+            self._newline()
+        self._builder.with_panel(panel.grid_pos(GridPos(h=height, w=width, x=self._x, y=self._y)))
+        self._x += width
+        self._height = max(self._height, height)
+
+    def build(self) -> Dashboard:
+        return self._builder.build()
+
+    def _newline(self) -> None:
+        self._x, self._y, self._height = 0, self._y + self._height, 0

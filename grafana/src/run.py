@@ -1,0 +1,294 @@
+"""The dashboard of one run: is it healthy, and if not, why not.
+
+The top row answers alone, with the present. Below it the same questions over time: state, learning, speed, progress, checkpoints, GPUs.
+Where the rules record a figure that alerts judge, the recorded one is drawn, so that a panel and a page never disagree.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from grafana_foundation_sdk.builders import dashboard
+from grafana_foundation_sdk.models.dashboard import Dashboard, DataTransformerConfig, VariableOption
+from house import (
+    ALWAYS,
+    BLUE,
+    GREEN,
+    ORANGE,
+    PURPLE,
+    RED,
+    SLATE,
+    YELLOW,
+    Page,
+    events,
+    grid,
+    label_variable,
+    largest,
+    latest,
+    not_finite,
+    of_the_run,
+    option,
+    query,
+    recorded,
+    rows,
+    scraped,
+    source_variable,
+    steps,
+    thresholds,
+    tile,
+    timeline,
+    words,
+)
+from run_gpus import gpus
+from run_learning import learning
+from run_work import checkpoints, progress, speed
+
+UID = "trainer-run"
+PHASES = {"starting": YELLOW, "training": GREEN, "evaluating": BLUE, "checkpointing": PURPLE, "ended": SLATE, "failed": RED}
+VERDICTS = {"hung": RED, "crashed": RED}  # what the rules see and the log does not say
+
+
+def build() -> Dashboard:
+    """The whole dashboard."""
+    page = Page(
+        "Run",
+        uid=UID,
+        about="Is this training run healthy, and if not, why not? Top row: now. Below: why.",
+        tags=["trainer-exporter", "training"],
+        since="now-6h",
+        refresh="30s",
+    )
+    _variables(page)
+    _annotations(page)
+    for section in (_health, _state, learning, speed, progress, checkpoints, gpus):
+        section(page)
+    return page.build()
+
+
+def _variables(page: Page) -> None:
+    smoothing = VariableOption(selected=True, text="5m", value="5m")
+    page.variables(
+        source_variable(),
+        label_variable("job", "Job", "trainer_run_phase", many=True),
+        label_variable("cluster", "Cluster", 'trainer_run_phase{job=~"$job"}', many=True),
+        label_variable("run", "Run", 'trainer_run_phase{job=~"$job",cluster=~"$cluster"}', many=False),
+        dashboard.CustomVariable("smoothing").label("Smoothing").values("1m,5m,15m,1h").current(smoothing),
+    )
+
+
+def _annotations(page: Page) -> None:
+    attempts = f"max by (cluster, run) (changes({scraped('trainer_run_attempts_total')}[1m])) > 0"
+    firing = recorded("ALERTS", 'alertstate="firing"', 'severity=~"critical|warning"')
+    saved = f"max by (cluster, run) (changes({scraped('trainer_checkpoint_timestamp_seconds')}[1m])) > 0"
+    page.annotations(
+        events("Alerts", f"max by (alertname, severity) ({firing})", color="red", title="{{alertname}}", text="{{severity}}"),
+        events("Attempts", attempts, color="orange", title="A new attempt began"),
+        events("Checkpoints", saved, color="purple", title="Checkpoint complete", enable=False),
+    )
+
+
+# -- now
+
+
+def _health(page: Page) -> None:
+    for panel in (_state_now(), _done(), _loss_now(), _silence(), _alerts_now(), _saved(), _pace(), _gpus_now()):
+        page.add(panel, width=3, height=5)
+
+
+def _state_number() -> str:
+    """The furthest phase that a source of the run shows, or the rules' verdict on it, as its place in PHASES and VERDICTS.
+
+    The furthest, because the logs of the other ranks stay at "starting".
+    """
+    one = [scraped("trainer_run_phase", f'phase="{phase}"') for phase in PHASES]
+    numbered = [f"{phase} * {number}" for number, phase in enumerate(one, 1)]
+    hung, crashed = len(PHASES) + 1, len(PHASES) + 2
+    judged = [f"{recorded('run:stalled_seconds:min')} * 0 + {hung}", f"{recorded('run:crashed_seconds:min')} * 0 + {crashed}"]
+    return f"max by (cluster, run) ({' or '.join(numbered + judged)})"
+
+
+def _state_words() -> Any:
+    return words({str(n): (state, color) for n, (state, color) in enumerate((PHASES | VERDICTS).items(), 1)})
+
+
+def _state_now() -> Any:
+    about = (
+        "What the run is doing, as its log and files say, unless the rules find it hung or crashed. Normal: training, with short spells "
+        "of evaluating and checkpointing. Without data nobody has published this run lately: its exporter is down, or the run has ended "
+        "and aged out."
+    )
+    panel = tile("State", latest(_state_number(), "state"), unit="none", about=about, absent="unknown")
+    return panel.mappings(_state_words())
+
+
+def _done() -> Any:
+    about = (
+        "Share of the target steps done, time left at the present pace, and the step. Normal: the time left shrinks as fast as the clock. "
+        "Without share and time the trainer does not say how many steps it will make."
+    )
+    panel = tile(
+        "Progress",
+        latest(largest("trainer_progress_ratio"), "done", ref="A"),
+        latest(largest("trainer_remaining_seconds"), "left", ref="B"),
+        latest(largest("trainer_step"), "step", ref="C"),
+        unit="percentunit",
+        about=about,
+        absent="unknown",
+    )
+    return panel.override_by_name("left", [option("unit", "s"), option("decimals", 1)]).override_by_name(
+        "step", [option("unit", "locale"), option("decimals", 0)]
+    )
+
+
+def _loss_now() -> Any:
+    streak = largest("trainer_nonfinite_streak_records", 'field="loss"') + " > 0"
+    about = (
+        "The loss as last logged. NaN where the newest records are not finite, also where the trainer hides it behind a number. "
+        "Normal: a number near the one of the curve below. Without data this node's logs carry no loss; "
+        "Megatron prints it on its last rank only."
+    )
+    expr = f"({largest('trainer_loss')} unless on (cluster, run) {streak}) or on (cluster, run) ({streak}) * NaN"
+    panel = tile(
+        "Loss",
+        latest(expr, "loss", ref="A"),
+        latest(largest("trainer_eval_loss"), "evaluation", ref="B"),
+        unit="none",
+        about=about,
+        absent="no loss",
+    )
+    return panel.decimals(3).mappings([not_finite()])
+
+
+def _running(expr: str) -> str:
+    """Only while the trainer is at work: silence after the end means nothing."""
+    ended = largest("trainer_run_phase", 'phase="ended"') + " == 1"
+    return f"({expr}) unless on (cluster, run) {ended}"
+
+
+def _share_of_limit() -> str:
+    limit = f"max by (cluster, run) ({recorded('run:source_stall_threshold_seconds:max')})"
+    return f"{recorded('run:progress_age_seconds:min')} / on (cluster, run) {limit}"
+
+
+def _silence() -> Any:
+    age = f"min by (cluster, run) ({scraped('trainer_progress_age_seconds')})"
+    about = (
+        "Time since a step last came, and that time as a share of the silence at which the run counts as hung. "
+        "The limit is learned from this attempt's own gaps. Normal: well under a half; evaluation and saving have limits of their own. "
+        "Without data the run has ended, or the rules that learn the limit are not loaded."
+    )
+    panel = tile(
+        "Silence",
+        latest(_running(age), "since last step", ref="A"),
+        latest(_running(_share_of_limit()), "of its limit", ref="B"),
+        unit="s",
+        about=about,
+        absent="not running",
+    )
+    judged = [option("unit", "percentunit"), option("decimals", 0), thresholds((0, GREEN), (0.5, YELLOW), (1, RED))]
+    return panel.decimals(0).override_by_name("of its limit", judged)
+
+
+def _alerts_now() -> Any:
+    known = f"max by (cluster, run) ({recorded('run:labels:info')}) * 0"
+    about = (
+        "Alerts that fire for this run now. Normal: none. A zero needs proof: without data the rules do not know the run, "
+        "because they are not loaded or its exporter is silent."
+    )
+    queries = []
+    for ref, severity in (("A", "critical"), ("B", "warning")):
+        firing = recorded("ALERTS", 'alertstate="firing"', f'severity="{severity}"')
+        queries.append(latest(f"count by (cluster, run) ({firing}) or on (cluster, run) {known}", severity, ref=ref))
+    panel = tile("Alerts", *queries, unit="none", about=about, absent="not judged")
+    panel.override_by_name("critical", [thresholds((0, GREEN), (1, RED))])
+    return panel.override_by_name("warning", [thresholds((0, GREEN), (1, ORANGE))])
+
+
+def _saved() -> Any:
+    age = f"time() - {largest('trainer_checkpoint_timestamp_seconds')}"
+    about = (
+        "What a crash would cost now: time since the last complete checkpoint. And how many saves failed in this run. "
+        "Normal: an age below the usual interval of saving, and no failure. Without data no checkpoint was ever seen."
+    )
+    panel = tile(
+        "Checkpoint",
+        latest(age, "old", ref="A"),
+        latest(largest("trainer_checkpoint_failures_total"), "failed", ref="B"),
+        unit="s",
+        about=about,
+        absent="none yet",
+    )
+    return panel.decimals(0).override_by_name("failed", [option("unit", "none"), thresholds((0, GREEN), (1, RED))])
+
+
+def _pace() -> Any:
+    slower = f"{largest('trainer_step_duration_seconds')} / {largest('trainer_step_duration_baseline_seconds')} - 1"
+    about = (
+        "How much longer a step takes than at this attempt's best, and the model FLOPs utilization. "
+        "Normal: a few percent; one bad node of a large job costs 5 % and more. 45 to 60 % MFU is good for large models on A100. "
+        "Without data the log tells no times, and without a utilization no FLOPs."
+    )
+    panel = tile(
+        "Pace",
+        latest(slower, "slower than best", ref="A"),
+        latest(largest("trainer_mfu_ratio"), "MFU", ref="B"),
+        unit="percentunit",
+        about=about,
+        absent="unknown",
+    )
+    judged = [thresholds((ALWAYS, GREEN), (0.05, YELLOW), (0.5, RED)), option("decimals", 1)]
+    return panel.decimals(0).override_by_name("slower than best", judged)
+
+
+def _gpus_now() -> Any:
+    lost = f"sum by (cluster, run) ({of_the_run('max by (cluster, instance, uuid) (gpu_lost)')})"
+    about = (
+        "GPUs that serve this run, the share of them that spins without work (busy by the driver's count, without memory traffic "
+        "and power: a hung collective), and how many are lost. Normal: the job's full number, 0 %, none. "
+        "Without data no GPU is attributed to the run on the nodes that are scraped."
+    )
+    panel = tile(
+        "GPUs",
+        latest(recorded("run:gpus:count"), "GPUs", ref="A"),
+        latest(recorded("run:gpus_spinning:ratio"), "spinning", ref="B"),
+        latest(lost, "lost", ref="C"),
+        unit="none",
+        about=about,
+        absent="none known",
+    )
+    spinning = [option("unit", "percentunit"), thresholds((0, GREEN), (0.01, YELLOW), (0.5, RED))]
+    return panel.override_by_name("spinning", spinning).override_by_name("lost", [thresholds((0, GREEN), (1, RED))])
+
+
+# -- over time
+
+
+def _state(page: Page) -> None:
+    about = (
+        "The states one after the other. Normal: long green, short stripes of evaluation and saving, no red. "
+        "A gap: nothing was published then, so nothing is known."
+    )
+    states = timeline("States", query(_state_number(), "state"), unit="none", about=about)
+    page.add(states.mappings(_state_words()).thresholds(steps()), width=16, height=5)
+    page.add(_firing(), width=8, height=5)
+
+
+def _firing() -> Any:
+    alerts = recorded("ALERTS", 'alertstate="firing"')
+    since = f"{recorded('ALERTS_FOR_STATE')} and on (cluster, run, alertname, severity) {alerts}"
+    firing = f"min by (severity, alertname) ({since}) * 1000"
+    about = (
+        "The alerts that fire for this run now. Normal: nothing but information. Empty also when the rules are not loaded: "
+        "the tile above tells these apart."
+    )
+    severities = {"critical": ("critical", RED), "warning": ("warning", ORANGE), "info": ("info", BLUE)}
+    shape = {
+        "excludeByName": {"Time": True},
+        "indexByName": {"severity": 0, "alertname": 1, "Value": 2},
+        "renameByName": {"alertname": "alert", "Value": "since"},
+    }
+    organized = DataTransformerConfig(id_val="organize", options=shape)
+    panel = grid("Firing alerts", rows(firing, ref="A"), unit="string", about=about, absent="none known").transformations([organized])
+    painted = [option("mappings", words(severities)), option("custom.cellOptions", {"type": "color-background", "mode": "basic"})]
+    panel.override_by_name("since", [option("unit", "dateTimeFromNow"), option("custom.width", 150)])
+    return panel.override_by_name("severity", [*painted, option("custom.width", 90)])

@@ -1,0 +1,118 @@
+"""Rows of the run's dashboard: do its GPUs work?"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from grafana_foundation_sdk.builders import common
+from grafana_foundation_sdk.models import common as looks
+from grafana_foundation_sdk.models.dashboard import DataTransformerConfig
+from house import RED, Page, curve, fixed, grid, of_the_run, option, query, rows, words
+
+
+def gpus(page: Page) -> None:
+    page.row("Do its GPUs work?")
+    busy = "max by (cluster, instance, uuid) (gpu:utilization_ratio:avg1m)"
+    traffic = "max by (cluster, instance, uuid) (gpu:memory_bandwidth_utilization_ratio:avg1m)"
+    power = "max by (cluster, instance, uuid) (gpu:power_of_limit_ratio:avg1m)"
+    room = "max by (cluster, instance, uuid) (gpu:memory_headroom_ratio:min)"
+    page.add(
+        _spread(
+            "GPU utilization",
+            busy,
+            "Share of time that some kernel ran. Normal: above 70 %; under 50 % the data loader is too slow. "
+            "100 % proves nothing: a hung collective spins at 100 %.",
+        ),
+        width=6,
+        height=7,
+    )
+    page.add(
+        _spread(
+            "Memory traffic",
+            traffic,
+            "Share of time that the GPU's memory was busy. Normal: tens of percent in training. Near 0 at full utilization: "
+            "the GPUs wait for one another.",
+        ),
+        width=6,
+        height=7,
+    )
+    page.add(
+        _spread(
+            "Power, share of the limit",
+            power,
+            "The best single sign of work. Normal: 70 to 100 % in training. A hung run draws 14 to 25 %; "
+            "one GPU below all others is the one to look at first.",
+        ),
+        width=6,
+        height=7,
+    )
+    page.add(
+        _spread(
+            "Memory headroom",
+            room,
+            "Memory that neither the run nor the driver holds. Normal: level. PyTorch's allocator fills healthy cards to a few percent; "
+            "shrinking for hours is a leak.",
+            whole=False,
+        ),
+        width=6,
+        height=7,
+    )
+    page.add(_each_gpu(busy, traffic, power, room), width=24, height=11)
+
+
+def _spread(title: str, reading: str, about: str, *, whole: bool = True) -> Any:
+    """Lowest, median and highest of the run's GPUs: readable for eight and for a thousand."""
+    of_run = of_the_run(reading)
+    panel = curve(
+        title,
+        query(f"max by (cluster, run) ({of_run})", "highest", ref="A"),
+        query(f"quantile by (cluster, run) (0.5, {of_run})", "median", ref="B"),
+        query(f"min by (cluster, run) ({of_run})", "lowest", ref="C"),
+        unit="percentunit",
+        about=f"{about} Lowest, median and highest of the run's GPUs. Without data no GPU is attributed to the run.",
+        absent="no GPU attributed",
+    )
+    panel.min(0).axis_soft_max(1 if whole else 0.2)
+    band = [option("custom.fillBelowTo", "lowest"), option("custom.fillOpacity", 15)]
+    panel.override_by_name("highest", [fixed("#5794F2"), *band]).override_by_name("lowest", [fixed("#B877D9")])
+    return panel.override_by_name("median", [fixed("orange"), option("custom.lineWidth", 2)])
+
+
+def _each_gpu(busy: str, traffic: str, power: str, room: str) -> Any:
+    about = (
+        "Every GPU of the run as it is now, the least power first: in a hung run that is where to look. "
+        "Normal: rows that look alike. An empty cell: that GPU did not answer, and what it does is not known."
+    )
+    hottest = "max by (cluster, instance, uuid) (gpu_temperature_celsius)"
+    lost = "max by (cluster, instance, uuid) (gpu_lost)"
+    readings = {"A": power, "B": busy, "C": traffic, "D": room, "E": hottest, "F": lost}
+    panel = grid(
+        "GPUs, least power first",
+        *(rows(of_the_run(reading), ref=ref) for ref, reading in readings.items()),
+        unit="percentunit",
+        about=about,
+        absent="–",
+    )
+    names = {
+        "Value #A": "power",
+        "Value #B": "utilization",
+        "Value #C": "memory traffic",
+        "Value #D": "headroom",
+        "Value #E": "temperature",
+    }
+    names |= {"Value #F": "lost", "instance": "node"}
+    order = ("instance", "gpu", "Value #A", "Value #B", "Value #C", "Value #D", "Value #E", "Value #F", "uuid")
+    organized = {
+        "excludeByName": {"Time": True, "cluster": True, "run": True},
+        "indexByName": {name: index for index, name in enumerate(order)},
+        "renameByName": names,
+    }
+    panel.transformations([DataTransformerConfig(id_val="merge", options={}), DataTransformerConfig(id_val="organize", options=organized)])
+    panel.sort_by([common.TableSortByFieldState().display_name("power").desc(False)]).min(0).max(1).cell_height(looks.TableCellHeight.SM)
+    bar = option("custom.cellOptions", {"type": "gauge", "mode": "basic", "valueDisplayMode": "text"})
+    for name in ("power", "utilization", "memory traffic", "headroom"):
+        panel.override_by_name(name, [bar, fixed("semi-dark-blue"), option("decimals", 0)])
+    panel.override_by_name("temperature", [option("unit", "celsius"), option("decimals", 0), option("max", 110)])
+    painted = option("custom.cellOptions", {"type": "color-background", "mode": "basic"})
+    panel.override_by_name("lost", [option("mappings", words({"0": ("no", "transparent"), "1": ("lost", RED)})), painted])
+    return panel.override_by_name("gpu", [option("unit", "string"), option("custom.width", 60)])
