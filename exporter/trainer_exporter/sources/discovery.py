@@ -1,0 +1,181 @@
+"""Which files to follow: what the configuration or the command line points at, looked for again and again.
+
+A directory means the log-like files in and below it; a file or glob means what it says. A file is found once, by whatever
+paths it can be reached, and stays found for as long as it exists: a hung run's log is old and still wanted.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Final
+
+from trainer_exporter.clock import Clock
+from trainer_exporter.health import Health
+from trainer_exporter.sources.files import Identity, identity_of
+from trainer_exporter.sources.rotation import rotated_from
+from trainer_exporter.sources.walk import Walk, has_magic
+
+_LOG_NAME: Final = re.compile(r".+\.(?:log|out|err|txt|jsonl)|stdout|stderr|log", re.IGNORECASE)
+_NO_LOG: Final = re.compile(  # text that lies beside models and code
+    r"(?:requirements|constraints|readme|license|notice|copying|vocab|merges|prompt|cmakelists).*\.txt"
+    r"|latest_checkpointed_iteration\.txt|(?:special_|added_)?tokens?.*\.txt|debug(?:-internal|-core)?\.log",
+    re.IGNORECASE,
+)
+_BINARY: Final = re.compile(
+    r".+\.(?:safetensors|bin|pt|pth|ckpt|distcp|npy|npz|h5|hdf5|onnx|gguf|parquet|arrow|pickle|pkl|so|o|pyc|whl|png|jpe?g"
+    r"|mp4|gz|bz2|xz|zst|lz4|zip|tar|tgz|db|sqlite|wandb|nsys-rep|qdrep)|events\.out\.tfevents\..+",
+    re.IGNORECASE,
+)
+_REMEMBERED_S: Final = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """One thing to follow, as the user wrote it."""
+
+    pattern: str  # absolute or relative to the working directory; a file, a directory, or a glob with ** for any depth
+    run: str = ""  # name or template of the run; "" where it is found out
+    labels: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    owner_here: bool = False  # this node publishes it, held open here or not
+    from_command_line: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A file to follow, and the first of the specs that led to it."""
+
+    path: str
+    spec: Spec
+    identity: Identity
+
+
+@dataclass(frozen=True, slots=True)
+class DiscoveryLimits:
+    """What bounds the search."""
+
+    every_s: float = 10.0
+    max_age_s: float = 24 * 3600.0  # a run that ended last month is not picked up
+    files: int = 2000
+
+
+Holding = Callable[[Collection[Identity]], Collection[Identity]]
+
+
+def _held_by_nobody(identities: Collection[Identity]) -> Collection[Identity]:
+    return ()
+
+
+class Discovery:
+    """Looks at the file system at most every ten seconds; ``scan`` between two looks gives what was found last."""
+
+    def __init__(self, specs: Sequence[Spec], clock: Clock, health: Health, *, limits: DiscoveryLimits = DiscoveryLimits()) -> None:
+        self._specs = specs
+        self._clock = clock
+        self._health = health
+        self._limits = limits
+        self._walk = Walk(clock, health)
+        self._found: dict[str, Found] = {}
+        # When each path was last found: in the middle of a rotation only the rotated file stands there.
+        self._last_found_mono: dict[str, float] = {}
+        self._next_mono = clock.mono()
+        self._beyond = 0
+
+    @property
+    def directories(self) -> Collection[str]:
+        """Where new files can appear, for the waker."""
+        return self._walk.directories
+
+    def scan(self, *, now: bool = False, held: Holding = _held_by_nobody) -> Sequence[Found]:
+        """The files to follow, in a stable order. ``now``: something was said to have changed, look at once.
+
+        ``held`` tells which of some old files a process of this node still holds: those are picked up whatever their age.
+        """
+        if now or self._clock.mono() >= self._next_mono:
+            self._next_mono = self._clock.mono() + self._limits.every_s
+            self._look(held)
+        return list(self._found.values())
+
+    def _look(self, held: Holding) -> None:
+        self._walk.begin()
+        candidates: dict[Identity, list[_Candidate]] = {}
+        for each in self._candidates():
+            candidates.setdefault(each.found.identity, []).append(each)
+        self._walk.finish()
+        chosen = [self._choice(same) for same in candidates.values()]
+        old = {each.found.identity for each in chosen if each.too_old}
+        wanted = set(held(old)) if old else set()
+        kept = [each.found for each in chosen if not each.too_old or each.found.identity in wanted]
+        self._found = {found.path: found for found in self._bounded(kept)}
+        now = self._clock.mono()
+        recent = {path: at for path, at in self._last_found_mono.items() if now - at < _REMEMBERED_S}
+        self._last_found_mono = recent | dict.fromkeys(self._found, now)
+
+    def _choice(self, same: list[_Candidate]) -> _Candidate:
+        """One file by several paths: the one it is followed by already, else the user's own word, else no symbolic link."""
+        return min(same, key=lambda each: (each.found.path not in self._found, not each.explicit, each.link))
+
+    def _bounded(self, kept: list[Found]) -> list[Found]:
+        """Those found first stay; of more than the bound, the newcomers are dropped."""
+        kept.sort(key=lambda found: (found.path not in self._found, found.path))
+        beyond = max(0, len(kept) - self._limits.files)
+        if beyond > self._beyond:
+            self._health.drop("files", beyond - self._beyond)
+        self._beyond = beyond
+        return kept[: self._limits.files]
+
+    def _candidates(self) -> Iterator[_Candidate]:
+        for spec in self._specs:
+            path = os.path.abspath(spec.pattern)  # noqa: PTH100 - text only: links are kept as the user wrote them
+            if has_magic(path) and not os.path.lexists(path):
+                yield from self._matching(self._walk.glob(path), spec, wanted=_is_text)
+            elif os.path.isdir(path):  # noqa: PTH112
+                yield from self._matching(self._walk.below(path), spec, wanted=_is_log)
+            else:
+                yield from self._looked_at(path, spec, explicit=True)
+
+    def _matching(self, paths: Iterator[str], spec: Spec, *, wanted: Callable[[str], bool]) -> Iterator[_Candidate]:
+        names = [path for path in paths if wanted(path.rpartition("/")[2])]
+        logs = self._last_found_mono.keys() | set(names)
+        for path in names:
+            if not self._is_rotated(path, logs):
+                yield from self._looked_at(path, spec, explicit=False)
+
+    def _is_rotated(self, path: str, logs: set[str]) -> bool:
+        """Its log's follower reads it where that is needed."""
+        directory, _, name = path.rpartition("/")
+        log = rotated_from(name)
+        return log is not None and f"{directory}/{log}" in logs
+
+    def _looked_at(self, path: str, spec: Spec, *, explicit: bool) -> Iterator[_Candidate]:
+        try:
+            seen = os.stat(path)  # noqa: PTH116
+            link = os.path.islink(path)  # noqa: PTH114
+        except OSError:
+            return  # not there yet, or no longer; what cannot be opened is the follower's to count
+        if not stat.S_ISREG(seen.st_mode) and not explicit:
+            return
+        known = path in self._found
+        aged = self._clock.wall() - seen.st_mtime > self._limits.max_age_s
+        found = Found(path, spec, identity_of(seen))
+        yield _Candidate(found, explicit=explicit, link=link, too_old=aged and not explicit and not known)
+
+
+@dataclass(frozen=True, slots=True)
+class _Candidate:
+    found: Found
+    explicit: bool
+    link: bool
+    too_old: bool
+
+
+def _is_text(name: str) -> bool:
+    return not _BINARY.fullmatch(name)
+
+
+def _is_log(name: str) -> bool:
+    return bool(_LOG_NAME.fullmatch(name)) and not _NO_LOG.fullmatch(name) and not name.startswith(".")
