@@ -13,7 +13,7 @@ SOURCES = Path(__file__).parents[2] / "exporter" / PACKAGE
 
 FOR_ALL = {"model", "errors", "clock", "health", PACKAGE}
 # Modules that plug the boxes together; everything else sees its own box and what is for all.
-COMPOSITION = {"app", "cli", "feeds", "scout", "replay", "__main__"}
+COMPOSITION = {"app", "cli", "feeds", "scout", "saves", "replay", "__main__"}
 # Boxes that another box is built on.
 ALLOWED = {
     "intake": {"envelope", "formats", "incidents", "candidates"},

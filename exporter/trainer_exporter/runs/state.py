@@ -61,6 +61,7 @@ class RunState:
         self._lost_steps = 0
         self._step_before_restart: float | None = None
         self._goodput = signals.Goodput()
+        self._space: Mapping[str, float] = {}
 
     def describe(self, *, labels: Mapping[str, str] | None = None, facts: Mapping[str, str] | None = None) -> None:
         """Static labels of the configuration, and identity that a process or the configuration knows."""
@@ -86,6 +87,10 @@ class RunState:
     def note_writer(self, alive: bool | None) -> None:
         """Whether a process still holds the log or the GPUs; None: it cannot be known."""
         self._writer_alive = alive
+
+    def note_space(self, *, avail_bytes: int, size_bytes: int) -> None:
+        """Space of the file system that the run saves to."""
+        self._space = {"checkpoint_filesystem_avail_bytes": avail_bytes, "checkpoint_filesystem_size_bytes": size_bytes}
 
     def new_process(self, wall: float) -> None:
         """Another process writes the log than before: a new attempt, unless the present one has not begun."""
@@ -277,6 +282,7 @@ class RunState:
             figures[f"{name}_baseline"] = attempt.series[name].baseline()
             figures[f"{name}_spike_ratio"] = attempt.series[name].spike_ratio(now)
         figures |= {name: self._constants.get(name) for name in SHOWN_CONSTANTS}
+        figures |= self._space
         figures |= {
             "epoch": attempt.epoch,
             "step_duration_seconds": duration,

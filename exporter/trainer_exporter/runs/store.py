@@ -84,6 +84,13 @@ class Store:
             if new_process:
                 state.new_process(self._clock.wall())
 
+    def note_space(self, run: str, *, avail_bytes: int, size_bytes: int) -> None:
+        """Space of the file system that a known run saves to."""
+        with self._lock:
+            state = self._state(run, create=False)
+            if state is not None:
+                state.note_space(avail_bytes=avail_bytes, size_bytes=size_bytes)
+
     def facts(self, run: str) -> Mapping[str, str]:
         """What is known of a run's identity (output_dir, job_id, ...); empty for an unknown run."""
         with self._lock:

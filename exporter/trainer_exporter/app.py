@@ -1,0 +1,240 @@
+"""The composition root: configuration in, threads out. Reads like a table of contents; it makes no decision that a part could make.
+
+Threads: ``tail`` reads files and folds, ``scout`` finds files and their runs, ``saves`` watches checkpoint directories, ``http`` answers
+from snapshots, and the poller's own. Each waits for an event, so that stop() ends them at once and in reverse order.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import platform
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from email.message import Message
+from http import HTTPStatus
+
+from trainer_exporter import __version__, incidents
+from trainer_exporter.clock import Clock, SystemClock
+from trainer_exporter.config import Config, listen_address
+from trainer_exporter.errors import TrainerExporterError
+from trainer_exporter.feeds import Feeds, Tools
+from trainer_exporter.formats import registry
+from trainer_exporter.gpu.poller import Poller
+from trainer_exporter.health import Health
+from trainer_exporter.metrics import daemon, gpus, runs, status
+from trainer_exporter.metrics.family import Sample
+from trainer_exporter.metrics.page import Page, SampleSource
+from trainer_exporter.metrics.server import Handler, Response, Server
+from trainer_exporter.model import FileStatus, GpuSnapshot, NodeStatus
+from trainer_exporter.runs.state import StateSettings
+from trainer_exporter.runs.store import Store, StoreSettings
+from trainer_exporter.saves import SaveWatch
+from trainer_exporter.scout import Scout
+from trainer_exporter.sources.follow import Limits
+from trainer_exporter.sources.waker import Waker
+
+log = logging.getLogger(__name__)
+
+POLL_S = 1.0  # a stat of every file each second decides; the waker only makes it sooner (design, decision 10)
+SCOUT_S = 5.0
+SAVES_S = 1.0
+
+
+class App:
+    """The daemon. ``reload`` gives a fresh configuration when one is asked for; its sources are taken over, the rest needs a restart."""
+
+    def __init__(self, config: Config, *, reload: Callable[[], Config] | None = None, clock: Clock | None = None) -> None:
+        self._config = config
+        self._load = reload
+        self._clock = clock or SystemClock()
+        self._health = Health()
+        self._started_wall = self._clock.wall()
+        self._stopping = threading.Event()
+        self._scouting = threading.Event()  # set: look around now
+        self._ready = threading.Event()
+        self._daemon = daemon.DaemonSnapshot(__version__, platform.python_version(), reload_wall=self._started_wall)
+        self._files: Sequence[FileStatus] = ()
+
+        self._store = Store(_store_settings(config), clock=self._clock, health=self._health)
+        limits = Limits(history_bytes=config.limits.history_bytes, line_bytes=config.limits.line_bytes)
+        self._feeds = Feeds(Tools(self._store, registry(), self._clock, self._health, limits))
+        self._waker = Waker(self._clock, self._health)
+        self._poller = (
+            Poller(
+                self._clock,
+                self._health,
+                interval_s=config.gpu.interval_s,
+                deadline_s=config.gpu.deadline_s,
+                devices_expected=config.gpu.devices,
+            )
+            if config.gpu.enabled
+            else None
+        )
+        self._scout = Scout(config, store=self._store, gpus=self._gpus, clock=self._clock, health=self._health)
+        self._saves = SaveWatch(self._store, clock=self._clock, health=self._health)
+        host, port = listen_address(config.web.listen_address, file=config.file, key="web.listen_address")
+        self._server = Server(host, port, routes=self._routes(), health=self._health)
+        self._threads = [
+            threading.Thread(target=self._run, args=(name, work), name=name, daemon=True)
+            for name, work in (("scout", self._look_around), ("tail", self._tail), ("saves", self._watch_saves))
+        ]
+
+    @property
+    def port(self) -> int:
+        """The port that is served."""
+        return self._server.port
+
+    def start(self) -> None:
+        """Begin to serve, and to read; returns at once."""
+        self._server.start()
+        log.info("serving on port %d", self.port)
+        if self._poller is not None:
+            self._poller.start()
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self) -> None:
+        """Finish the tick, close, join."""
+        self._stopping.set()
+        self._scouting.set()
+        self._waker.wake()
+        for thread in reversed(self._threads):
+            thread.join()
+        if self._poller is not None:
+            self._poller.stop()
+        self._server.stop()
+        self._waker.close()
+        self._feeds.close()
+        log.info("stopped")
+
+    def request_reload(self) -> bool:
+        """Load the configuration again; False, and everything as before, when it cannot be used."""
+        if self._load is None:
+            return False
+        try:
+            fresh = self._load()
+        except TrainerExporterError as error:
+            log.error("the configuration was not reloaded: %s", error)
+            self._daemon = replace(self._daemon, reload_successful=False)
+            return False
+        self._scout.reconfigure(fresh)
+        self._scouting.set()
+        self._daemon = replace(self._daemon, reload_successful=True, reload_wall=self._clock.wall())
+        log.info("configuration reloaded")
+        return True
+
+    # -- threads
+
+    def _run(self, name: str, work: Callable[[], None]) -> None:
+        """A part's bug costs one turn of its thread, never the thread."""
+        while not self._stopping.is_set():
+            failed = True
+            with self._health.guard(name):
+                work()
+                failed = False
+            if failed:
+                self._stopping.wait(POLL_S)
+
+    def _look_around(self) -> None:
+        self._scout.look()
+        self._waker.wake()
+        self._scouting.wait(SCOUT_S)
+        self._scouting.clear()
+
+    def _tail(self) -> None:
+        self._feeds.assign(self._scout.assignments())
+        self._waker.watch(self._scout.directories())
+        more = self._feeds.poll()
+        self._store.publish()
+        self._report()
+        if not self._ready.is_set() and self._scout.has_looked and self._feeds.caught_up:
+            self._ready.set()
+            log.info("ready: what stood in %d files has been read", len(self._feeds))
+        if not more:
+            self._waker.wait(POLL_S)
+
+    def _watch_saves(self) -> None:
+        self._saves.look(self._scout.save_directories())
+        self._stopping.wait(SAVES_S)
+
+    def _report(self) -> None:
+        """Freeze what the other threads show of the tail."""
+        lines, read, lag = self._feeds.totals()
+        self._daemon = replace(self._daemon, lines=lines, read_bytes=read, lag_bytes=lag, files=len(self._feeds))
+        self._files = self._feeds.status()
+
+    # -- what is served
+
+    def _gpus(self) -> GpuSnapshot:
+        return self._poller.snapshot() if self._poller is not None else GpuSnapshot()
+
+    def _routes(self) -> dict[tuple[str, str], Handler]:
+        page = Page(self._collectors(), health=self._health)
+
+        def metrics(headers: Message) -> Response:
+            rendered = page.render(headers.get("Accept", ""))
+            return Response(rendered.body, rendered.content_type)
+
+        routes: dict[tuple[str, str], Handler] = {
+            ("GET", "/"): lambda _: Response(status.html(self._status()).encode(), "text/html; charset=utf-8"),
+            ("GET", "/metrics"): metrics,
+            ("GET", "/-/healthy"): lambda _: Response(b"healthy\n"),
+            ("GET", "/-/ready"): lambda _: self._readiness(),
+            ("GET", "/api/v1/runs"): lambda _: self._runs_document(),
+        }
+        if self._config.web.enable_lifecycle:
+            routes["POST", "/-/reload"] = lambda _: self._reload()
+        return routes
+
+    def _collectors(self) -> Sequence[tuple[str, SampleSource]]:
+        collectors: list[tuple[str, SampleSource]] = [("runs", lambda: runs.samples(self._store.snapshot(), self._clock.wall()))]
+        if self._poller is not None:
+            collectors.append(("gpu", self._gpu_samples))
+        collectors.append(("daemon", lambda: daemon.samples(self._daemon, self._health.snapshot())))
+        return collectors
+
+    def _gpu_samples(self) -> Iterable[Sample]:
+        return gpus.samples(self._gpus(), self._scout.owners(), self._clock.wall(), readings=self._config.gpu.metrics)
+
+    def _status(self) -> NodeStatus:
+        health = self._health.snapshot()
+        return NodeStatus(
+            version=__version__,
+            now=self._clock.wall(),
+            started_wall=self._started_wall,
+            ready=self._ready.is_set(),
+            runs=self._store.snapshot(),
+            files=self._files,
+            gpus=self._gpus(),
+            owners=self._scout.owners(),
+            errors=health.errors,
+            latest=health.latest,
+            dropped=health.dropped,
+            gpu_enabled=self._poller is not None,
+        )
+
+    def _readiness(self) -> Response:
+        if self._ready.is_set():
+            return Response(b"ready\n")
+        lag = self._daemon.lag_bytes
+        return Response(f"reading history, {lag} bytes to go\n".encode(), status=HTTPStatus.SERVICE_UNAVAILABLE)
+
+    def _runs_document(self) -> Response:
+        document = status.document(self._store.snapshot(), self._clock.wall())
+        return Response(json.dumps(document, allow_nan=False).encode(), "application/json")
+
+    def _reload(self) -> Response:
+        if self.request_reload():
+            return Response(b"reloaded\n")
+        return Response(b"not reloaded: the exporter's log says why\n", status=HTTPStatus.INTERNAL_SERVER_ERROR)
+
+
+def _store_settings(config: Config) -> StoreSettings:
+    return StoreSettings(
+        max_runs=config.runs.maximum,
+        ended_grace_s=config.runs.ended_grace_s,
+        failed_grace_s=config.runs.failed_grace_s,
+        state=StateSettings(latch_s=config.runs.latch_s, incident_kinds=incidents.kinds()),
+    )
