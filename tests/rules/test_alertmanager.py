@@ -249,6 +249,14 @@ def test_warnings_and_runs_that_must_not_page_go_to_the_ticket_only(pager: stack
     assert settled(pager, inbox, "quiet") == []
 
 
+def test_the_watchdog_goes_its_own_way(pager: stack.Alertmanager, inbox: stack.Receiver) -> None:
+    pager.post([alert("Watchdog", "none", cluster="watchdog")])
+
+    stack.eventually(lambda: of_cluster(inbox.at("/watchdog"), "watchdog"), within_s=15, what="the watchdog")
+
+    assert settled(pager, inbox, "watchdog") == []
+
+
 @pytest.fixture
 def incident(tmp_path: Path) -> Path:
     """What Alertmanager hands to a template: one alert that fires, one that is over."""
