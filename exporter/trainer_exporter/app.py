@@ -15,7 +15,7 @@ from dataclasses import replace
 from email.message import Message
 from http import HTTPStatus
 
-from trainer_exporter import __version__, incidents
+from trainer_exporter import incidents, version
 from trainer_exporter.clock import Clock, SystemClock
 from trainer_exporter.config import Config, listen_address
 from trainer_exporter.errors import TrainerExporterError
@@ -54,7 +54,7 @@ class App:
         self._stopping = threading.Event()
         self._scouting = threading.Event()  # set: look around now
         self._ready = threading.Event()
-        self._daemon = daemon.DaemonSnapshot(__version__, platform.python_version(), reload_wall=self._started_wall)
+        self._daemon = daemon.DaemonSnapshot(version(), platform.python_version(), reload_wall=self._started_wall)
         self._files: Sequence[FileStatus] = ()
 
         self._store = Store(_store_settings(config), clock=self._clock, health=self._health)
@@ -201,7 +201,7 @@ class App:
     def _status(self) -> NodeStatus:
         health = self._health.snapshot()
         return NodeStatus(
-            version=__version__,
+            version=self._daemon.version,
             now=self._clock.wall(),
             started_wall=self._started_wall,
             ready=self._ready.is_set(),

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from trainer_exporter import __version__, config
+from trainer_exporter import config, version
 from trainer_exporter.errors import TrainerExporterError
 
 LOG_FORMATS = {
@@ -42,7 +42,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="trainer-exporter", description="Prometheus exporter for LLM training: follows trainers' logs as they are, and NVML."
     )
-    parser.add_argument("--version", action="version", version=f"trainer-exporter {__version__}")
+    parser.add_argument("--version", action="version", version=f"trainer-exporter {version()}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     _add_serve(commands.add_parser("serve", help="follow logs and GPUs, and serve metrics"))
 
