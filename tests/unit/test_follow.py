@@ -74,6 +74,7 @@ class FaultyFiles(SystemFiles):
     def __init__(self) -> None:
         self.failing: dict[str, int] = {}
         self.open_now: set[int] = set()
+        self.fail_after_opens: int | None = None
 
     def stat(self, path: str) -> os.stat_result:  # type: ignore[override]
         self._maybe_fail("stat")
@@ -81,6 +82,10 @@ class FaultyFiles(SystemFiles):
 
     def open(self, path: str) -> int:  # type: ignore[override]
         self._maybe_fail("open")
+        if self.fail_after_opens is not None:
+            if self.fail_after_opens == 0:
+                raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+            self.fail_after_opens -= 1
         fd = SystemFiles.open(path)
         self.open_now.add(fd)
         return fd
@@ -169,6 +174,34 @@ def test_bytes_written_after_the_first_look_are_live_though_history_is_not_read_
     assert first.more
     assert [chunk.live for chunk in scene.chunks] == [False, False, False, True]
     assert scene.chunks[-1].data == b"news\n"
+
+
+def test_history_ends_early_where_the_file_was_cut_while_it_was_read(scene: Scene) -> None:
+    scene.write(b"history\n" * 4)
+    scene.follow(present=True, block_bytes=8, poll_bytes=8)
+    assert scene.follower is not None
+    scene.chunks += [item for item in scene.follower.poll().items if isinstance(item, Chunk)]
+
+    os.truncate(scene.path, 16)
+    scene.poll()
+    scene.write(b"news\n")
+    scene.poll()
+
+    assert [(chunk.data, chunk.live) for chunk in scene.chunks] == [
+        (b"history\n", False),
+        (b"history\n", False),
+        (b"news\n", True),
+    ]
+
+
+def test_a_file_expected_at_start_that_comes_later_is_live(scene: Scene) -> None:
+    scene.follow(present=True)
+    scene.poll()
+
+    scene.write(b"one\n")
+    scene.poll()
+
+    assert scene.chunks[0].live
 
 
 def test_a_start_beyond_the_bound_of_history_begins_at_a_whole_line_and_is_counted(scene: Scene) -> None:
@@ -648,6 +681,43 @@ def test_a_failure_to_read_is_counted_by_reason_and_tried_again(scene: Scene, ca
 
     assert scene.new() == b"one\n"
     assert scene.follower.error == ""
+
+
+def test_a_rotated_file_that_cannot_be_read_to_its_end_is_left_for_the_new_one(scene: Scene) -> None:
+    scene.write(b"one\nhalf")
+    scene.follow()
+    scene.poll()
+    scene.write(b" lost\n")
+    scene.rename_away()
+    scene.write(b"new\n")
+
+    scene.files.failing["pread"] = errno.ESTALE
+    scene.poll()
+    scene.files.failing.clear()
+    scene.clock.advance(5)
+    scene.poll()
+
+    assert [chunk.data for chunk in scene.chunks] == [b"one\n", b"half", b"new\n"]
+    assert len(scene.files.open_now) == 1
+
+
+def test_a_rotation_without_free_descriptors_is_made_up_for_later(scene: Scene) -> None:
+    scene.write(b"one\n")
+    scene.follow()
+    scene.poll()
+    for number in (2, 1):
+        scene.write(b"file %d\n" % number)
+        scene.rename_away(f".{number}")
+    scene.write(b"last\n")
+
+    scene.files.fail_after_opens = 1
+    scene.poll()
+    scene.files.fail_after_opens = None
+    scene.clock.advance(5)
+    scene.poll()
+
+    assert scene.text() == b"one\nfile 2\nfile 1\nlast\n"
+    assert scene.health.snapshot().errors == {("follow", "too_many_files"): 1}
 
 
 def test_what_is_no_regular_file_is_refused_without_blocking(scene: Scene) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import os
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -24,6 +25,7 @@ from trainer_exporter.sources.files import (
     open_regular,
     reason_of,
 )
+from trainer_exporter.sources.output import Output
 from trainer_exporter.sources.pieces import Splitter
 from trainer_exporter.sources.siblings import Siblings
 
@@ -78,11 +80,10 @@ class Follower:
     ) -> None:
         self.path = path
         self.error = ""  # a short fixed word while the path cannot be read
-        self.read_bytes_total = 0
-        self.lines = 0  # newlines given out
         self._clock = clock
         self._health = health
         self._limits = limits
+        self._out = Output(clock, health)
         self._files: Files = files if files is not None else SystemFiles()
         self._siblings = Siblings(self._files, path, health, line_bytes=limits.line_bytes, most=limits.rotations)
         self._history = present_at_start
@@ -94,6 +95,16 @@ class Follower:
         self._grown_mono = clock.mono()  # last time that the current file gave something
         self._old_grown_mono = 0.0
         self._missing_mono: float | None = None
+
+    @property
+    def lines(self) -> int:
+        """Newlines given out so far, over all files that stood at the path."""
+        return self._out.lines
+
+    @property
+    def read_bytes_total(self) -> int:
+        """Of all files that stood at the path, what was skipped or dropped included."""
+        return self._out.read_bytes
 
     @property
     def position(self) -> int:
@@ -133,46 +144,45 @@ class Follower:
             seen = None
         except OSError as error:
             self._fail(error)
-            return self._read([])
+            return self._read()
         key = None if seen is None else (seen.st_dev, seen.st_ino, seen.st_size, seen.st_mtime_ns)
         if self._quiet and key == self._key:
             self._close_when_idle()
             return _NOTHING
-        items: list[Change | Chunk] = []
-        if self._clock.mono() >= self._retry_mono:
-            self._situation(seen, items)
+        if self._clock.mono() >= self._retry_mono and self._attempt(self._situation(seen)):
+            self.error = ""
+        if seen is not None:
+            self._missing_mono = None
         self._key = key
-        return self._read(items)
+        return self._read()
 
     def close(self) -> None:
         """Give up the descriptors."""
         for each in (*self._queue, *([self._old] if self._old else [])):
             each.close()
 
-    # -- the situations
+    def _situation(self, seen: os.stat_result | None) -> Callable[[], None]:
+        if seen is None:
+            return self._vanish
+        if not self._queue:
+            return self._appear
+        if identity_of(seen) != self._queue[-1].identity:
+            return self._rotate
+        if seen.st_size < self._queue[-1].position:
+            return self._truncate
+        return lambda: self._grow(seen)
 
-    def _situation(self, seen: os.stat_result | None, items: list[Change | Chunk]) -> None:
+    def _attempt(self, step: Callable[[], None]) -> bool:
         try:
-            if seen is None:
-                self._vanish(items)
-            elif not self._queue:
-                self._appear(items)
-            elif identity_of(seen) != self._queue[-1].identity:
-                self._rotate(items)
-            elif seen.st_size < self._queue[-1].position:
-                self._truncate(items)
-            else:
-                self._grow(seen)
+            step()
         except _ABSENT:
-            return  # between two steps of a rotation: the next look sees its end
+            return False  # between two steps of a rotation: the next look sees its end
         except (OSError, IrregularError) as error:
             self._fail(error)
-            return
-        self.error = ""
-        if seen is not None:
-            self._missing_mono = None
+            return False
+        return True
 
-    def _appear(self, items: list[Change | Chunk]) -> None:
+    def _appear(self) -> None:
         """The path leads to a file for the first time, or again after it vanished. Beyond the bound of history, its
         beginning is not read.
         """
@@ -183,7 +193,9 @@ class Follower:
         if opened.size > self._limits.history_bytes:
             opened.skip_to(opened.size - self._limits.history_bytes)
             self._health.drop("history_bytes", opened.position)
-        self._start(opened, Change.APPEARED, items)
+        self._queue.append(opened)
+        self._grown_mono = self._clock.mono() - max(0.0, self._clock.wall() - opened.seen_mtime_ns / 1e9)
+        self._out.change(Change.APPEARED)
 
     def _grow(self, seen: os.stat_result) -> None:
         """Same file, as long as before or longer. Nothing can be lost: whether it is longer because it was truncated and
@@ -193,7 +205,7 @@ class Follower:
         if self._reopen(current):
             current.size, current.seen_mtime_ns = seen.st_size, seen.st_mtime_ns
 
-    def _rotate(self, items: list[Change | Chunk]) -> None:
+    def _rotate(self) -> None:
         """Another file stands at the path. The one we hold is read to its end first, then those that came and went
         between two looks, if their names are a rotation's, then the new one. Lost is what was deleted or compressed in
         between.
@@ -203,26 +215,28 @@ class Follower:
         if fresh.identity == left.identity:
             fresh.close()
             return
-        between = self._siblings.between(left, fresh.identity)
+        try:
+            between = self._siblings.between(left, fresh.identity)
+        except OSError:
+            fresh.close()
+            raise
         later = between if left.fd is not None else between[1:]
         for each in (*later, fresh):
             each.change = Change.ROTATED
         if left.fd is None:
-            self._replace_closed(between[:1], items)
+            self._replace_closed(between[:1])
         self._queue.extend((*later, fresh))
         if self._queue[0] is fresh:
-            items.append(Change.ROTATED)
+            self._out.change(Change.ROTATED)
 
-    def _replace_closed(self, again: list[Opened], items: list[Change | Chunk]) -> None:
+    def _replace_closed(self, again: list[Opened]) -> None:
         """The last file was closed while idle and is read on under its new name, if it has one."""
         left = self._queue.pop()
-        if again:
-            again[0].change = left.change
-            self._queue.append(again[0])
-        else:
-            self._give_out(left, left.splitter.flush(), items, live=True)
+        self._queue.extend(again)
+        if not again:
+            self._out.half(left)
 
-    def _truncate(self, items: list[Change | Chunk]) -> None:
+    def _truncate(self) -> None:
         """The file is shorter than what we read, or its bytes before our place are others: it begins anew. What was
         written between our last look and the cut is taken from the copy beside it (copytruncate); lost where there is none,
         and what a writer adds between copy and cut is lost to everybody.
@@ -235,18 +249,17 @@ class Follower:
         again = cut.begin_again(Splitter(self._limits.line_bytes))
         for each in (*copies, again):
             each.change, each.continues = Change.TRUNCATED, bool(copies)
-        if copies:
-            copies[0].change = cut.change
-        else:
-            items.append(Change.TRUNCATED)
+        if not copies:
+            self._out.change(Change.TRUNCATED)
             if cut.splitter.held:
                 self._health.drop("half_line")
         self._queue.extendleft((again, *reversed(copies)))
 
-    def _vanish(self, items: list[Change | Chunk]) -> None:
+    def _vanish(self) -> None:
         """Nothing stands at the path: deleted, or in the middle of a rotation. The open file is still read, and given up
         when it has not grown for a while; what is written into it later is lost.
         """
+        self._history = False
         if not self._queue:
             return
         now = self._clock.mono()
@@ -254,61 +267,55 @@ class Follower:
         if self._missing_mono is None:
             self._missing_mono = now
             if current.fd is None and (again := self._siblings.renamed(current)) is not None:
-                again.change = current.change
                 current = self._queue[-1] = again
         since = max(self._missing_mono, self._grown_mono)
         if now - since < self._limits.linger_s or len(self._queue) > 1:
             return
-        self._let_go_of_old(items)
+        self._let_go_of_old()
         self._queue.clear()
-        self._give_out(current, current.splitter.flush(), items, live=True)
+        self._out.half(current)
         current.close()
         self._missing_mono = None
-        items.append(Change.VANISHED)
+        self._out.change(Change.VANISHED)
 
-    # -- reading
-
-    def _read(self, items: list[Change | Chunk]) -> Polled:
-        budget = self._limits.poll_bytes
+    def _read(self) -> Polled:
         more = False
         try:
-            more = self._read_queue(budget, items)
+            more = self._read_queue(self._limits.poll_bytes)
         except RewrittenError:
-            self._begin_anew(items)
-            more = not self.error
+            more = self._attempt(self._truncate)
         except OSError as error:
             self._fail(error)
             self._queue[0].close()
             if len(self._queue) > 1:  # not to be found again under its new name
-                self._pass_on(items)
+                self._pass_on()
+                self._let_go_of_old()
         else:
             self._confirm()
         self._quiet = not more and self._old is None and self._missing_mono is None and not self.error
-        if not (items or more):
-            return _NOTHING if self.caught_up else Polled(caught_up=False)
-        return Polled(tuple(items), more, self.caught_up)
+        return Polled(self._out.take(), more, self.caught_up)
 
     def _confirm(self) -> None:
         """What was read is what had been written by then: a copy or a rotated file with more in it is younger."""
         for each in self._queue:
             each.mtime_ns = each.seen_mtime_ns
 
-    def _read_queue(self, budget: int, items: list[Change | Chunk]) -> bool:
+    def _read_queue(self, budget: int) -> bool:
         """Read files in their order; True when the budget ended it."""
-        self._watch_old(items)
+        self._watch_old()
         while self._queue and self._queue[0].fd is not None:
             if budget <= 0:
                 return True
             front = self._queue[0]
-            got, at_end = self._read_block(front, min(self._limits.block_bytes, budget), items)
+            got, at_end = self._read_block(front, min(self._limits.block_bytes, budget))
             budget -= got
-            if at_end and front.position >= front.history_end:
+            if at_end:
                 if len(self._queue) == 1:
                     return False
-                self._pass_on(items)
+                self._pass_on()
         return False
 
-    def _read_block(self, front: Opened, limit: int, items: list[Change | Chunk]) -> tuple[int, bool]:
+    def _read_block(self, front: Opened, limit: int) -> tuple[int, bool]:
         live = front.position >= front.history_end
         wanted = limit if live else min(limit, front.history_end - front.position)
         before = front.position
@@ -317,41 +324,27 @@ class Follower:
         at_end = got < wanted
         if got:
             # A writer reopens after its last write to the old file: with the new bytes in hand, that is complete.
-            self._watch_old(items)
+            self._watch_old()
             if live:
                 self._grown_mono = self._clock.mono()
-            self.read_bytes_total += got
-        first_line = front.splitter.line
-        whole = self._split(front, data, at_end=at_end or front.position == front.history_end)
-        self._give_out(front, whole, items, live=live, first_line=first_line)
+        if at_end:  # it may be shorter by now than it was when the daemon came
+            front.history_end = min(front.history_end, front.position)
+        self._out.block(front, data, at_end=at_end or front.position == front.history_end, live=live)
         return got, at_end
 
-    def _split(self, opened: Opened, data: bytes, *, at_end: bool) -> bytes:
-        cuts = opened.splitter.cuts
-        whole = opened.splitter.feed(data, at_end=at_end)
-        if opened.splitter.cuts > cuts:
-            self._health.drop("long_line", opened.splitter.cuts - cuts)
-        return whole
-
-    def _give_out(self, opened: Opened, data: bytes, items: list[Change | Chunk], *, live: bool, first_line: int | None = None) -> None:
-        if data:
-            line = opened.splitter.line if first_line is None else first_line
-            items.append(Chunk(data, line, self._clock.wall(), live))
-            self.lines += data.count(b"\n")
-
-    def _pass_on(self, items: list[Change | Chunk]) -> None:
+    def _pass_on(self) -> None:
         """The front is read to its end: the next file's turn. Late writes to the front are still looked for."""
         front = self._queue.popleft()
         following = self._queue[0]
-        self._let_go_of_old(items)
+        self._let_go_of_old()
         if following.continues:
             following.splitter.hold(front.splitter.flush())
             front.close()
         else:
             self._old, self._old_grown_mono = front, self._clock.mono()
-        items.append(following.change)
+        self._out.change(following.change)
 
-    def _watch_old(self, items: list[Change | Chunk]) -> None:
+    def _watch_old(self) -> None:
         """Late writes to the file before the front: a writer needs a moment to notice a rotation, and one that never does
         is followed as long as nobody writes to the new file.
         """
@@ -361,35 +354,20 @@ class Follower:
         try:
             while data := old.read(self._limits.block_bytes):
                 self._old_grown_mono = self._clock.mono()
-                self.read_bytes_total += len(data)
-                first_line = old.splitter.line
-                self._give_out(old, self._split(old, data, at_end=True), items, live=True, first_line=first_line)
+                self._out.block(old, data, at_end=True, live=True)
             seen = old.look()
         except (OSError, RewrittenError):
-            self._let_go_of_old(items)
+            self._let_go_of_old()
             return
         deserted = self._queue[0].size > 0 or seen is None or seen.st_nlink == 0
         if deserted and self._clock.mono() - self._old_grown_mono >= self._limits.linger_s:
-            self._let_go_of_old(items)
+            self._let_go_of_old()
 
-    def _let_go_of_old(self, items: list[Change | Chunk]) -> None:
+    def _let_go_of_old(self) -> None:
         old, self._old = self._old, None
         if old is not None:
-            self._give_out(old, old.splitter.flush(), items, live=True)
+            self._out.half(old)
             old.close()
-
-    def _begin_anew(self, items: list[Change | Chunk]) -> None:
-        """Found while reading: the front is not what it was."""
-        try:
-            self._truncate(items)
-        except (OSError, IrregularError) as error:
-            self._fail(error)
-
-    def _start(self, opened: Opened, change: Change, items: list[Change | Chunk]) -> None:
-        opened.change = change
-        self._queue.append(opened)
-        self._grown_mono = self._clock.mono() - max(0.0, self._clock.wall() - opened.seen_mtime_ns / 1e9)
-        items.append(change)
 
     def _open(self) -> Opened:
         return open_regular(self._files, self.path, line_bytes=self._limits.line_bytes)

@@ -7,6 +7,7 @@ came between is lost, which is what a rotation that keeps too few files means.
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -64,9 +65,11 @@ class Siblings:
                     return chosen
             except (_MovingError, FileNotFoundError, IrregularError):
                 pass
-            except OSError:  # a directory that may be entered but not listed: rotations are still followed, one by one
-                self._health.count("follow", "siblings")
+            except OSError as error:  # mostly a directory that may be entered but not listed: rotations are still followed, one by one
                 look.close()
+                if error.errno in (errno.EMFILE, errno.ENFILE):
+                    raise  # none is lost: the caller tries again
+                self._health.count("follow", "siblings", detail=str(error))
                 return []
             look.close()
         self._health.count("follow", "rotation_race")
