@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -75,6 +75,7 @@ class FaultyFiles(SystemFiles):
         self.failing: dict[str, int] = {}
         self.open_now: set[int] = set()
         self.fail_after_opens: int | None = None
+        self.after_next_pread: Callable[[], None] | None = None
 
     def stat(self, path: str) -> os.stat_result:  # type: ignore[override]
         self._maybe_fail("stat")
@@ -92,7 +93,11 @@ class FaultyFiles(SystemFiles):
 
     def pread(self, fd: int, size: int, offset: int) -> bytes:  # type: ignore[override]
         self._maybe_fail("pread")
-        return os.pread(fd, size, offset)
+        data = os.pread(fd, size, offset)
+        event, self.after_next_pread = self.after_next_pread, None
+        if event is not None:
+            event()
+        return data
 
     def close(self, fd: int) -> None:  # type: ignore[override]
         self.open_now.discard(fd)
@@ -355,6 +360,25 @@ def test_late_writes_to_a_rotated_file_come_before_the_new_ones(scene: Scene) ->
     with old.open("ab") as late:
         late.write(b"late\n")
     scene.write(b"new\n")
+    scene.poll()
+
+    assert scene.text() == b"one\nlate\nnew\n"
+
+
+def test_a_late_write_between_two_reads_of_one_look_still_comes_before_the_new_ones(scene: Scene) -> None:
+    scene.write(b"one\n")
+    scene.follow()
+    scene.poll()
+    old = scene.rename_away()
+    scene.path.touch()
+    scene.poll()
+
+    def reopen_after_a_last_write() -> None:
+        with old.open("ab") as late:
+            late.write(b"late\n")
+        scene.write(b"new\n")
+
+    scene.files.after_next_pread = reopen_after_a_last_write
     scene.poll()
 
     assert scene.text() == b"one\nlate\nnew\n"
