@@ -91,7 +91,7 @@ def _each_gpu(busy: str, traffic: str, power: str, room: str) -> Any:
         *(rows(of_the_run(reading), ref=ref) for ref, reading in readings.items()),
         unit="percentunit",
         about=about,
-        absent="–",
+        absent="no GPU attributed",
     )
     names = {
         "Value #A": "power",
