@@ -108,7 +108,8 @@ def test_watches_are_bounded_and_what_is_beyond_is_counted_once() -> None:
         waker.watch(["/a", "/b", "/c"])
 
     assert observer.watched == ["/a", "/b"]
-    assert health.snapshot().errors == {("waker", "watch_limit"): 1}
+    assert health.snapshot().dropped == {"watches": 1}
+    assert health.snapshot().errors == {}
 
 
 @pytest.mark.parametrize(

@@ -122,7 +122,8 @@ class Waker(FileSystemEventHandler):
 
     def _schedule(self, directory: str) -> None:
         if len(self._watches) >= self._most:
-            self._refuse(directory, "watch_limit")
+            self._refused.add(directory)
+            self._health.drop("watches")
             return
         observer = self._started()
         if observer is None:
@@ -132,7 +133,8 @@ class Waker(FileSystemEventHandler):
         except FileNotFoundError:
             return  # gone again; asked for anew as long as it is wanted
         except OSError as error:
-            self._refuse(directory, "watch", detail=f"{directory}: {error}")
+            self._refused.add(directory)
+            self._health.count("waker", "watch", detail=f"{directory}: {error}")
 
     def _unschedule(self, directory: str) -> None:
         watch = self._watches.pop(directory)
@@ -141,10 +143,6 @@ class Waker(FileSystemEventHandler):
                 self._observer.unschedule(watch)
         except (OSError, KeyError) as error:  # the directory went, and its watch with it
             self._health.count("waker", "unwatch", detail=f"{directory}: {error}")
-
-    def _refuse(self, directory: str, reason: str, *, detail: str = "") -> None:
-        self._refused.add(directory)
-        self._health.count("waker", reason, detail=detail or directory)
 
     def _started(self) -> Observing | None:
         if self._observer is None:
