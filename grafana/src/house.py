@@ -157,8 +157,8 @@ def _legend() -> common.VizLegendOptions:
     return below.placement(looks.LegendPlacement.BOTTOM).calcs([])
 
 
-def log_scale() -> common.ScaleDistributionConfig:
-    return common.ScaleDistributionConfig().type(looks.ScaleDistribution.LOG).log(10)
+def log_scale(*, base: int = 10) -> common.ScaleDistributionConfig:
+    return common.ScaleDistributionConfig().type(looks.ScaleDistribution.LOG).log(base)
 
 
 def timeline(title: str, *queries: prometheus.Dataquery, unit: str, about: str, absent: str = "no data") -> statetimeline.Panel:

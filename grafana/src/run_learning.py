@@ -80,15 +80,14 @@ def _spikes() -> Any:
         "From every step, so none hides between two scrapes. Normal: 1 to 1.3; single records of a healthy run reach 2, its gradient more. "
         "Without data under 20 records are known."
     )
-    panel = curve(
+    return curve(
         "Spikes",
         query(largest("trainer_loss_spike_ratio"), "loss", ref="A"),
         query(largest("trainer_grad_norm_spike_ratio"), "gradient norm", ref="B"),
         unit="suffix: ×",
         about=about,
         absent="too few records yet",
-    ).scale_distribution(log_scale())
-    return panel.min(0.5)
+    ).scale_distribution(log_scale(base=2))
 
 
 def _movement() -> Any:
