@@ -30,6 +30,7 @@ def names_of(*paths: str) -> list[str]:
         pytest.param("/scratch/exp/slurm-123.out", "exp", id="slurm"),
         pytest.param("/w/exp/none_ab12/attempt_0/3/stderr.log", "exp/none_ab12", id="torchrun"),
         pytest.param("/w/exp/runs/Jan01_10-00-00_n1/events.out.tfevents.1700000000.n1.7.0", "exp", id="tensorboard"),
+        pytest.param("/w/runs/heron/trainer_log.jsonl", "heron", id="runs_of_a_fleet_are_not_a_library's"),
         pytest.param("/w/exp/a\udcff\nb/x.log", "a__b", id="unprintable"),
     ],
 )

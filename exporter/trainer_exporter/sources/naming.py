@@ -25,7 +25,9 @@ _HOMES: Final = frozenset({"home", "users"})  # what stands right below is a per
 _STREAM: Final = re.compile(r"(?:^|[-_.])(?:stdout|stderr|out|err)(?=$|[-_.])", re.IGNORECASE)
 _RANK: Final = re.compile(r"(?:^|[-_.])(?:(?:local|global)[-_]?)?(?:rank|node|worker|proc|task)[-_.]?\d+(?=$|[-_.])", re.IGNORECASE)
 _TRACKER: Final = re.compile(r"trainer_log\.jsonl|running_log\.txt|trainer_state\.json|metrics\.csv|events\.out\.tfevents\..*")
-_TRACKER_BELOW: Final = re.compile(r"/(?:runs/[^/]+|lightning_logs/version_\d+|tb_logs|tensorboard)$")
+# Where libraries put such files below a run's own directory: torch's SummaryWriter, Lightning's loggers.
+_LIBRARY_FILE: Final = re.compile(r"metrics\.csv|events\.out\.tfevents\..*")
+_LIBRARY_PLACE: Final = re.compile(r"/(?:runs/[^/]+|lightning_logs/version_\d+|tb_logs|tensorboard)$")
 _TORCHRUN: Final = re.compile(r"(?P<log_dir>.+)/attempt_\d+/\d+/(?:stdout|stderr)\.log")  # torch elastic's log directory
 
 
@@ -114,7 +116,8 @@ def _clean(path: str) -> str:
 def _place(path: str) -> _Place:
     directory, _, name = path.rpartition("/")
     if _TRACKER.fullmatch(name):
-        return _Place(_TRACKER_BELOW.sub("", directory), "", tracker=True)
+        below = _LIBRARY_PLACE if _LIBRARY_FILE.fullmatch(name) else None
+        return _Place(below.sub("", directory) if below else directory, "", tracker=True)
     if elastic := _TORCHRUN.fullmatch(path):
         return _Place(elastic["log_dir"], "", tracker=False)
     stem, dot, _ = name.rpartition(".")
