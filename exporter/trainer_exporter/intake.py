@@ -113,7 +113,7 @@ class Intake:
                 break
         lines = number - first_line + data.count(b"\n", counted) + (not data.endswith(b"\n"))
         self._counts["unmatched"] += lines - claimed if data else 0
-        self._tail = data[-_LOOK_BACK_BYTES:]
+        self._tail = (self._tail + data[-_LOOK_BACK_BYTES:])[-_LOOK_BACK_BYTES:]
         if not last_is_known:
             self._show(data[last_start:])
 

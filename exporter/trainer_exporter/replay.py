@@ -23,10 +23,12 @@ def chunks(path: str | Path) -> Iterator[Chunk]:
     try:
         with Path(path).open("rb") as file:
             while block := file.read(_BLOCK_BYTES):
-                data, newline, rest = (rest + block).rpartition(b"\n")
-                if newline:
-                    yield Chunk(data + newline, number, 0.0, live=False)
-                    number += data.count(b"\n") + 1
+                data = rest + block
+                end = len(data) if len(block) < _BLOCK_BYTES else data.rfind(b"\n") + 1
+                rest = data[end:]
+                if end:
+                    yield Chunk(data[:end], number, 0.0, live=False)
+                    number += data.count(b"\n", 0, end)
     except OSError as error:
         raise TrainerExporterError(f"{path}: cannot be read ({error.strerror}); name a log file") from error
     if rest:

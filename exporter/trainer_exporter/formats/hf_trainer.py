@@ -213,8 +213,8 @@ class HfTrainer:
         found = self._epochs.steps(marks) if marks else [(None, False)] * len(held)
         if found[-1][0] is None and beside is not None:
             found = [*found[:-1], (beside.done, False)]
-        # Where bars are drawn they have gone ahead of what a buffer gives out late: no step of it proves a restart.
-        return [(step, is_exact and beside is None) for step, is_exact in found]
+        # The bar has gone ahead of what a buffer gives out late: no step of that may pass for a restart.
+        return [(step, is_exact and not self._is_buffered) for step, is_exact in found]
 
 
 def _is_one_moment(held: list[_Held]) -> bool:

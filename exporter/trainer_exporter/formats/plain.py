@@ -62,13 +62,15 @@ _ARROW: Final = rf"(?: *(?:→|->|=>) *(?P<now>{NUMBER}))?"
 _PAIR: Final = re.compile(
     r"(?<![\w/.@+-])['\"]?(?P<key>(?:global|train|training|val|valid|validation|eval|lm|total|grad|gradient|learning|loss)"
     r"[ -][a-z]+|[A-Za-z][\w/]*(?:-[A-Za-z]\w*)*)['\"]?"
-    rf"(?: *[:=] *| +(?=[\d.+-]*\d)| +(?=nan\b|NaN\b|[+-]?inf\b))['\"]?\[?(?P<value>{NUMBER}){_ARROW}"
-    r"(?: */ *(?P<of>\d[\d,]*))?(?P<unit> ?(?:[KMGT]i?B(?:/\d+[KMGT]i?B)?|[munµ]?s|ms|%|W|it/s|s/it|[A-Za-z]+/s(?:ec)?))?"
-    r"(?![\w.])['\"\]]?",
+    rf"(?: *[:=] *| +(?=\[?[\d.+-]*\d)| +(?=[+-]?(?:nan|inf)\b))['\"]?(?P<open>\[)?(?P<value>{NUMBER}[KM]?){_ARROW}"
+    r"(?: */ *(?P<of>\d[\d,]*))?(?(open)\])"
+    r"(?P<unit> ?(?:[KMGT]i?B(?:/\d+[KMGT]i?B)?|[munµ]?s|ms|%|W|it/s|s/it|[A-Za-z]+/s(?:ec)?(?! *[:=])))?"
+    r"(?![\w.])['\"]?",
     re.IGNORECASE,
 )
 _DELTA: Final = re.compile(rf"\((?:Δ|∆|d(?:elta)?) *=? *{NUMBER}\)")
-_RATE: Final = re.compile(rf"(?<![\w.])({NUMBER}) ?(samples|tokens|tok)/s(?:ec)?\b")
+_RATE: Final = re.compile(rf"(?<![\w.])({NUMBER}) ?(samples|tokens|tok)/s(?:ec)?\b(?! *[:=])")
+_CODE: Final = re.compile(r"[a-z_]\(|\w\{|\{\w")  # a call, a constructor's print-out, a template
 _WORD: Final = re.compile(r"[^\W\d_]{2,}")
 _GPU: Final = re.compile(r"^gpu[- ]util(?:ization)? *[:=] *\d", re.IGNORECASE)
 _STRAY_WORDS: Final = 3
@@ -99,7 +101,7 @@ class Plain:
         if fields is None or not fields.keys() & _MEASURED:
             return None
         if "step" not in fields:
-            return self._attached(line, fields)
+            return None if text.startswith("{") else self._attached(line, fields)
         if not fields.keys() & {"loss", "eval_loss"} and self._step is None:
             return None
         self._place(fields)
@@ -149,6 +151,8 @@ def _from_json(text: str) -> dict[str, float] | None:
 
 
 def _from_pairs(text: str) -> dict[str, float] | None:
+    if _CODE.search(text):
+        return None
     fields: dict[str, float] = {}
     for found in _PAIR.finditer(text):
         _put(fields, found["key"], number(found["now"] or found["value"]))

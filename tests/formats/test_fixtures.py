@@ -1,0 +1,115 @@
+"""Every fixture of every format: NAME/CASE/{input.log, golden.jsonl, about.txt}. A new folder is found by itself."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from trainer_exporter import envelope, replay
+from trainer_exporter.formats import registry
+from trainer_exporter.intake import Intake
+from trainer_exporter.model import Chunk
+
+FIXTURES = Path(__file__).parent / "fixtures"
+CASES = sorted(path.parent for path in FIXTURES.glob("*/*/input.log"))
+NAMES = [one.name for one in registry()]
+COMPULSORY = {"plain", "nonfinite", "restart"}
+# What depends on what stood beside a line when it was read, and is marked as inexact where it does.
+OF_THE_BAR = {"step", "target_steps", "elapsed_seconds", "remaining_seconds", "step_exact", "phase"}
+
+
+def case_id(path: Path) -> str:
+    return f"{path.parent.name}/{path.name}"
+
+
+def said(path: Path) -> list[dict[str, Any]]:
+    return list(replay.lines(path / "input.log"))
+
+
+def in_chunks(data: bytes, ends: Sequence[int]) -> list[dict[str, Any]]:
+    """What is said when the file is found to have grown up to each of the ends in turn."""
+    chunks, number, start = [], 1, 0
+    for end in (*ends, len(data)):
+        if end > start:
+            chunks.append(Chunk(data[start:end], number, 0.0, live=True))
+            number += data.count(b"\n", start, end)
+            start = end
+    return list(replay.items(chunks, Intake(registry())))
+
+
+def line_ends(data: bytes) -> list[int]:
+    return [at + 1 for at, byte in enumerate(data) if byte == 0x0A]
+
+
+def values(items: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The measured values, line by line, without what a bar told."""
+    measured = [{key: value for key, value in item.items() if key not in OF_THE_BAR} for item in items]
+    return [item for item in measured if item.keys() - {"line", "format", "stamp", "stamp_zoned"}]
+
+
+@pytest.mark.parametrize("path", CASES, ids=case_id)
+def test_a_fixture_reads_as_its_golden_says(path: Path, request: pytest.FixtureRequest) -> None:
+    golden = path / "golden.jsonl"
+
+    found = [json.dumps(item, ensure_ascii=False) for item in said(path)]
+    if request.config.getoption("--update-golden", default=False):
+        golden.write_text("".join(f"{line}\n" for line in found), encoding="utf-8")
+
+    assert found == golden.read_text(encoding="utf-8").splitlines()
+
+
+@pytest.mark.parametrize("path", CASES, ids=case_id)
+def test_a_fixture_is_claimed_by_its_own_format_alone(path: Path) -> None:
+    own = path.parent.name
+    texts = [line.decode("utf-8", "replace") for line in (path / "input.log").read_bytes().split(b"\n")]
+    pieces = [envelope.unwrapped(piece, 0).text for text in texts for piece in envelope.redraws(text)]
+
+    claiming = {one.name for one in registry() if not one.fallback and any(one.sniff(piece) for piece in pieces)}
+
+    assert claiming <= {own}
+    assert {item["format"] for item in said(path) if "format" in item} <= {own}
+
+
+@pytest.mark.parametrize("path", CASES, ids=case_id)
+def test_values_do_not_depend_on_where_the_file_was_cut(path: Path) -> None:
+    data = (path / "input.log").read_bytes()
+    ends = line_ends(data)
+
+    whole = values(in_chunks(data, []))
+
+    assert values(in_chunks(data, ends)) == whole
+    assert values(in_chunks(data, ends[::3])) == whole
+    assert values(in_chunks(data, ends[1::7])) == whole
+
+
+@pytest.mark.parametrize("path", CASES, ids=case_id)
+def test_an_exact_step_is_the_same_wherever_the_file_was_cut(path: Path) -> None:
+    data = (path / "input.log").read_bytes()
+    steps = {item["line"]: item["step"] for item in said(path) if "loss" in item and "step" in item}
+
+    cut = in_chunks(data, line_ends(data)[::2])
+
+    exact = {item["line"]: item["step"] for item in cut if "loss" in item and "step" in item and "step_exact" not in item}
+    assert exact == {line: step for line, step in steps.items() if line in exact}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_format_has_the_compulsory_cases(name: str) -> None:
+    assert {path.name for path in CASES if path.parent.name == name} >= COMPULSORY
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_format_reads_a_value_that_is_not_finite(name: str) -> None:
+    items = said(FIXTURES / name / "nonfinite")
+
+    assert any(item.get("loss") == "NaN" or item.get("hidden_nonfinite") for item in items)
+
+
+@pytest.mark.parametrize("path", CASES, ids=case_id)
+def test_every_fixture_says_where_it_comes_from(path: Path) -> None:
+    about = (path / "about.txt").read_text(encoding="utf-8")
+
+    assert about.startswith("program:")
