@@ -18,12 +18,13 @@ from trainer_exporter.config import Config
 from trainer_exporter.feeds import Assignment
 from trainer_exporter.health import Health
 from trainer_exporter.model import GpuOwner, GpuSnapshot
+from trainer_exporter.names import sanitise
 from trainer_exporter.runs.store import Store
 from trainer_exporter.sources.discovery import Discovery, DiscoveryLimits, Found, Spec
 from trainer_exporter.sources.files import Identity
 from trainer_exporter.sources.holders import Held, Holders, Process
 from trainer_exporter.sources.mounts import is_shared
-from trainer_exporter.sources.naming import Named, run_names, sanitise, tracker_of
+from trainer_exporter.sources.naming import Named, run_names, tracker_of
 
 # Written by opening, appending and closing for each record: that nobody holds it open says nothing about its writer.
 REOPENED = ("trainer_log.jsonl", "running_log.txt")

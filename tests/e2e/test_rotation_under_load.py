@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+
 from trainer_exporter.clock import SystemClock
 from trainer_exporter.health import Health
 from trainer_exporter.model import Change, Chunk

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics_families
 from prometheus_client.parser import text_string_to_metric_families as text_families
+
 from trainer_exporter.health import Health
 from trainer_exporter.metrics import daemon, runs
 from trainer_exporter.metrics.family import Sample

@@ -7,6 +7,7 @@ import socket
 from collections.abc import Iterator
 
 import pytest
+
 from trainer_exporter.errors import TrainerExporterError
 from trainer_exporter.health import Health
 from trainer_exporter.metrics.server import Response, Server

@@ -11,7 +11,7 @@ import pytest
 PACKAGE = "trainer_exporter"
 SOURCES = Path(__file__).parents[2] / "exporter" / PACKAGE
 
-FOR_ALL = {"model", "errors", "clock", "health", "version"}
+FOR_ALL = {"model", "errors", "clock", "health", "names", "version"}
 # Modules that plug the boxes together; everything else sees its own box and what is for all.
 COMPOSITION = {"app", "cli", "feeds", "scout", "saves", "replay", "__main__"}
 # Boxes that another box is built on.

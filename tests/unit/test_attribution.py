@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+
 from trainer_exporter.attribution import Attribution, Processes, ProcessFacts, attribute, run_name
 from trainer_exporter.attribution.naming import pod_owner
 from trainer_exporter.clock import ManualClock
@@ -226,7 +227,7 @@ def test_a_name_is_one_printable_line_of_bounded_length() -> None:
 
     name = run_name(facts)
 
-    assert name.startswith("a b [31m xxx")
+    assert name.startswith("a_b_[31m xxx")
     assert len(name) == 200
 
 

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
 from trainer_exporter.checkpoints import CheckpointLimits, CheckpointWatcher
 from trainer_exporter.checkpoints.layouts import layout_of
 from trainer_exporter.checkpoints.tree import beginning

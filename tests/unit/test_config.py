@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
+
 from trainer_exporter import config
 from trainer_exporter.errors import ConfigError
 

@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
+
 from trainer_exporter.clock import ManualClock
 from trainer_exporter.health import Health
 from trainer_exporter.sources.discovery import Discovery, DiscoveryLimits, Spec

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from trainer_exporter.clock import ManualClock
 from trainer_exporter.health import Health
 from trainer_exporter.model import Change, Chunk

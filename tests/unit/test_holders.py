@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
 from trainer_exporter.clock import ManualClock
 from trainer_exporter.sources.files import Identity, identity_of
 from trainer_exporter.sources.holders import Holders

@@ -7,7 +7,9 @@ from collections.abc import Mapping
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from trainer_exporter.sources.naming import Named, run_names, same_run, sanitise, tracker_of
+
+from trainer_exporter.names import sanitise
+from trainer_exporter.sources.naming import Named, run_names, same_run, tracker_of
 
 
 def names_of(*paths: str) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from trainer_exporter.gpu.specs import peak_tflops, spec
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
+
 from trainer_exporter.model import Checkpoint, CheckpointEvent, Incident, Phase, Record
 from trainer_exporter.runs.state import RunState, StateSettings
 from trainer_exporter.runs.timeline import Moment
@@ -355,6 +356,17 @@ def test_a_save_that_training_overtakes_goes_on_in_the_background(story: Story) 
 
     assert story.seen.phase is Phase.TRAINING
     assert story.seen.checkpoint_started_wall is not None
+
+
+def test_a_checkpoint_that_a_restart_makes_again_counts_again(story: Story) -> None:
+    story.steps(*range(1, 31))
+    story.state.fold_checkpoint(Checkpoint(CheckpointEvent.FINISHED, step=20, wall=story.now, duration_seconds=4.0))
+
+    story.record(starts=True)
+    story.steps(*range(11, 31))
+    story.state.fold_checkpoint(Checkpoint(CheckpointEvent.FINISHED, step=20, wall=story.now, duration_seconds=5.0))
+
+    assert sum(story.seen.checkpoint_durations.counts) == 2
 
 
 def test_throughput_comes_from_differences(story: Story) -> None:

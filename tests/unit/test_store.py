@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from trainer_exporter.clock import ManualClock
 from trainer_exporter.health import Health
 from trainer_exporter.model import Phase, Record

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from trainer_exporter.model import Record, Stamp
 from trainer_exporter.runs.timeline import Timeline, zone_offset
 

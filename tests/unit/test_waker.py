@@ -6,10 +6,11 @@ import threading
 from pathlib import Path
 
 import pytest
+from watchdog.events import FileCreatedEvent, FileSystemEvent, FileSystemEventHandler
+
 from trainer_exporter.clock import ManualClock, SystemClock
 from trainer_exporter.health import Health
 from trainer_exporter.sources.waker import Waker
-from watchdog.events import FileCreatedEvent, FileSystemEvent, FileSystemEventHandler
 
 
 class FakeObserver:

@@ -7,6 +7,7 @@ import statistics
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from trainer_exporter.runs.windows import Baseline, Gaps, Latch, StepTimes, StepWindow, median, quantile
 
 finite = st.floats(min_value=-1e9, max_value=1e9)

@@ -7,16 +7,8 @@ from collections.abc import Iterator
 from typing import Final
 
 from trainer_exporter.attribution.processes import ProcessFacts
+from trainer_exporter.names import sanitise, says_something
 
-NAME_LENGTH: Final = 200
-# Directory names that say nothing about a run; then the parent is joined on. The same words as for the directories of logs
-# (sources/naming), so that an output directory and the log in it come to one name.
-SILENT: Final = re.compile(
-    r"logs?|outputs?|results?|sft|lora|train|checkpoints?|saves?|runs?|\d+"
-    r"|tmp|home|root|mnt|data|scratch|var|users|workspace|attempt_\d+|version_\d+|none_\w+|lightning_logs|tb_logs|tensorboard",
-    re.IGNORECASE,
-)
-HOMES: Final = frozenset({"home", "users"})  # what stands right below is a person
 # What torchrun calls a rendezvous that nobody named, and the random id that --standalone makes up at each start: no name of a run.
 UNNAMED: Final = re.compile(r"none|[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
 
@@ -37,13 +29,13 @@ def run_name(facts: ProcessFacts, template: str | None = None) -> str:
 
 def _names(facts: ProcessFacts, template: str | None) -> Iterator[str]:
     rendezvous = facts.environment.get("TORCHELASTIC_RUN_ID", "")
-    yield _clean(_filled(template, facts)) if template else ""
-    yield _clean(facts.environment.get("TRAINER_RUN_NAME", ""))
-    yield _clean("-".join(part for part in (facts.job_name or "slurm", facts.job_id) if part)) if facts.job_id else ""
-    yield _clean(pod_owner(facts.pod)) if facts.pod else ""
-    yield _clean(rendezvous) if not UNNAMED.fullmatch(rendezvous) else ""
-    yield _clean(_directory_name(facts.run_name) if "/" in facts.run_name else facts.run_name)
-    yield _clean(_directory_name(facts.output_dir))
+    yield sanitise(_filled(template, facts)) if template else ""
+    yield sanitise(facts.environment.get("TRAINER_RUN_NAME", ""))
+    yield sanitise("-".join(part for part in (facts.job_name or "slurm", facts.job_id) if part)) if facts.job_id else ""
+    yield sanitise(pod_owner(facts.pod)) if facts.pod else ""
+    yield sanitise(rendezvous) if not UNNAMED.fullmatch(rendezvous) else ""
+    yield sanitise(_directory_name(facts.run_name) if "/" in facts.run_name else facts.run_name)
+    yield sanitise(_directory_name(facts.output_dir))
 
 
 def pod_owner(pod: str) -> str:
@@ -61,8 +53,7 @@ def _directory_name(path: str) -> str:
     """The last part of a path that says something, with what follows it."""
     parts = [part for part in path.split("/") if part not in {"", "."}]
     for start in range(len(parts) - 1, -1, -1):
-        is_person = start > 0 and parts[start - 1].lower() in HOMES
-        if not is_person and not SILENT.fullmatch(parts[start]):
+        if says_something(parts, start):
             return "/".join(parts[start:])
     return ""
 
@@ -84,8 +75,3 @@ def _filled(template: str, facts: ProcessFacts) -> str:
     if not all(values.get(place) for place in _PLACE.findall(template)):
         return ""
     return _PLACE.sub(lambda place: values[place[1]], template)
-
-
-def _clean(name: str) -> str:
-    """A name fit for a label: printable, in one line, bounded."""
-    return " ".join("".join(char if char.isprintable() else " " for char in name).split())[:NAME_LENGTH]

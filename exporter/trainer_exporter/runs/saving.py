@@ -69,6 +69,12 @@ class Saves:
         """A new attempt began: what the old one was writing will not be finished by it."""
         self._open.clear()
 
+    def resumed(self, step: float) -> None:
+        """The new attempt goes on from ``step``: later checkpoints will be made once more, and count once more."""
+        for known in [known for known in self._done if known is not None and known >= step]:
+            del self._done[known]
+            self._timed.discard(known)
+
     @property
     def blocks(self) -> bool:
         """Whether training waits for a save."""

@@ -216,6 +216,7 @@ class RunState:
             lost = max(0, round(self._step_before_restart - self.attempt.step))
             self._lost_steps += lost
             self._goodput.lost(lost, of=self._step_before_restart)
+            self.saves.resumed(self.attempt.step)
             self._step_before_restart = None
 
     def _count_nonfinite(self, record: Record, moment: Moment, name: str, *, step: float | None) -> None:

@@ -12,16 +12,8 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Final
 
-NAME_LIMIT: Final = 200
+from trainer_exporter.names import sanitise, says_something
 
-# Directory names that say nothing about the run in them.
-_SAYS_NOTHING: Final = re.compile(
-    r"""\.?|/|logs?|outputs?|results?|sft|lora|train|checkpoints?|saves?|runs?|\d+
-    |tmp|home|root|mnt|data|scratch|var|users|workspace
-    |attempt_\d+|version_\d+|none_\w+|lightning_logs|tb_logs|tensorboard""",
-    re.VERBOSE | re.IGNORECASE,
-)
-_HOMES: Final = frozenset({"home", "users"})  # what stands right below is a person
 _STREAM: Final = re.compile(r"(?:^|[-_.])(?:stdout|stderr|out|err)(?=$|[-_.])", re.IGNORECASE)
 _RANK: Final = re.compile(r"(?:^|[-_.])(?:(?:local|global)[-_]?)?(?:rank|node|worker|proc|task)[-_.]?\d+(?=$|[-_.])", re.IGNORECASE)
 _TRACKER: Final = re.compile(r"trainer_log\.jsonl|running_log\.txt|trainer_state\.json|metrics\.csv|events\.out\.tfevents\..*")
@@ -66,12 +58,6 @@ def run_names(paths: Sequence[str], taken: Mapping[str, Named], *, reserved: Col
     for group, members in groups.items():
         named |= {path: Named(runs[group], group) for path in members}
     return named
-
-
-def sanitise(text: str) -> str:
-    """A name from outside as a label's value: printable, one line, bounded; "" where nothing is left."""
-    printable = "".join(letter if letter.isprintable() else "_" for letter in text.strip())
-    return printable[:NAME_LIMIT].strip()
 
 
 def tracker_of(output_dir: str, trackers: Sequence[str], *, console_directory: str, cwd: str = "") -> str | None:
@@ -192,7 +178,7 @@ def _parts(path: str, crowded: set[str]) -> tuple[list[str], bool]:
     place = _place(path)
     directories = [part for part in place.directory.split("/") if part]
     crowd = place.directory in crowded and not place.tracker
-    file_tells = crowd or not any(_says(directories, at) for at in range(len(directories)))
+    file_tells = crowd or not any(says_something(directories, at) for at in range(len(directories)))
     if not file_tells:
         return directories, False
     name = path.rpartition("/")[2]
@@ -203,15 +189,9 @@ def _least(parts: Sequence[str], ends_in_file: bool) -> int:
     """How many parts, from the right, a name needs at least: up to the first directory that says something."""
     directories = parts[:-1] if ends_in_file else parts
     for at in range(len(directories) - 1, -1, -1):
-        if _says(directories, at):
+        if says_something(directories, at):
             return len(parts) - at
     return 1
-
-
-def _says(directories: Sequence[str], at: int) -> bool:
-    if at and directories[at - 1].lower() in _HOMES:
-        return False
-    return not _SAYS_NOTHING.fullmatch(directories[at])
 
 
 def _joined(parts: Sequence[str], length: int) -> str:
