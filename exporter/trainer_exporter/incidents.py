@@ -24,7 +24,8 @@ class Trouble:
     pattern: re.Pattern[str]
 
 
-_ERROR: Final = r"(?:[\w.]*(?:Error|Exception)(?:\(\w+\))?: )"
+_ERROR: Final = r"(?:Error|Exception)(?:\(\w+\))?: "
+_MAX_TEXT: Final = 4096  # characters looked at from either end of a line: messages are glued onto long ones
 _ACCELERATOR: Final = r"(?:CUDA|HIP|XPU|NPU)"
 _SLURMSTEPD: Final = r"slurmstepd(?: +0x\w+)?: error: \*\*\* (?:JOB|STEP) \S+ ON \S+"
 _SLURM: Final = _SLURMSTEPD + r" CANCELLED AT \S+"
@@ -43,10 +44,10 @@ TROUBLES: Final[tuple[Trouble, ...]] = (
     _row("cuda_oom", "ut of memory", rf"{_ERROR}CUDA error: out of memory"),
     _row("cuda_oom", "ut of memory", rf"{_ERROR}RESOURCE_EXHAUSTED: Out of memory"),
     _row("killed", "ut of memory", r"(?:Memory cgroup o|\bO)ut of memory: Kill(?:ed)? process \d+ \("),
-    _row("disk_full", "rror", r"(?:\[Errno 28\]|rror: .*|: )\W*No space left on device"),
+    _row("disk_full", "rror", rf"(?:\[Errno 28\] |{_ERROR}.{{0,200}}|: )No space left on device"),
     _row("disk_full", "rror", r"\[Errno 122\] |code: (?:28|122), kind: |\(os error (?:28|122)\)"),
-    _row("disk_full", "rror", rf"{_ERROR}.*PytorchStreamWriter failed writing file \S+: file write failed"),
-    _row("disk_full", "rror", rf"{_ERROR}.*unexpected pos \d+ vs \d+"),
+    _row("disk_full", "rror", rf"{_ERROR}.{{0,200}}PytorchStreamWriter failed writing file \S+: file write failed"),
+    _row("disk_full", "rror", rf"{_ERROR}.{{0,200}}unexpected pos \d+ vs \d+"),
     _row("nccl_error", "rror", r"\bNCCL error in: \S|\bnccl(?:Remote|System|Internal|UnhandledCuda)Error: \S"),
     _row("nccl_error", "rror", rf"{_ERROR}NCCL communicator was aborted on rank \d+"),
     _row("nccl_error", "educe failed", r"\b(?i:all_?reduce) failed\b"),
@@ -75,6 +76,8 @@ KINDS: Final = tuple(sorted({row.name for row in TROUBLES}))
 def incident(line: Line) -> Incident | None:
     """The trouble that a line tells of, if any."""
     text = line.text
+    if len(text) > _MAX_TEXT:
+        text = text[:_MAX_TEXT] + "\n" + text[-_MAX_TEXT:]
     for row in TROUBLES:
         if row.word in text and row.pattern.search(text):
             return Incident(line.number, row.name, row.fatal, line.stamp, line.rank)
