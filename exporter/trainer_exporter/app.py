@@ -236,5 +236,5 @@ def _store_settings(config: Config) -> StoreSettings:
         max_runs=config.runs.maximum,
         ended_grace_s=config.runs.ended_grace_s,
         failed_grace_s=config.runs.failed_grace_s,
-        state=StateSettings(latch_s=config.runs.latch_s, incident_kinds=incidents.kinds()),
+        state=StateSettings(latch_s=config.runs.latch_s, incident_kinds=incidents.KINDS),
     )

@@ -87,8 +87,3 @@ def incident(line: Line) -> Incident | None:
 def words() -> tuple[bytes, ...]:
     """Byte strings of which one at least stands in every line that tells of trouble."""
     return tuple(dict.fromkeys(row.word.encode() for row in TROUBLES))
-
-
-def kinds() -> tuple[str, ...]:
-    """The names of all rows, each once."""
-    return tuple(dict.fromkeys(row.name for row in TROUBLES))
