@@ -25,6 +25,7 @@ _WORDS: Final = incidents.words()
 
 _LOOK_BACK_BYTES: Final = 8192
 _SHOWN_CHARACTERS: Final = 200
+_SHOWN_FROM_LINES: Final = 32  # at the end of a block, among which an unclaimed one is sought
 
 
 class Intake:
@@ -94,28 +95,34 @@ class Intake:
             self._out.extend(parser.flush())
 
     def _read_block(self, data: bytes, first_line: int) -> None:
-        position, counted, number, claimed = 0, 0, first_line, 0
-        last_start = data.rfind(b"\n", 0, len(data) - 1) + 1
-        last_is_known = False
+        position, counted, number = 0, 0, first_line
+        claimed: set[int] = set()
         while position < len(data):
             known = self._format
             for start, end, kinds in self._interesting(data, position):
                 number += data.count(b"\n", counted, start)
                 counted = start
                 self._look_for_labels(data, start)
-                is_known = self._read_line(data[start:end], number, kinds)
-                claimed += is_known
-                last_is_known = is_known and start == last_start
+                if self._read_line(data[start:end], number, kinds):
+                    claimed.add(start)
                 position = end + 1
                 if self._format is not known:
                     break  # the rest of the block is searched with the hints of the format that was just found
             else:
                 break
-        lines = number - first_line + data.count(b"\n", counted) + (not data.endswith(b"\n"))
-        self._counts["unmatched"] += lines - claimed if data else 0
+        if data:
+            lines = number - first_line + data.count(b"\n", counted) + (not data.endswith(b"\n"))
+            self._counts["unmatched"] += lines - len(claimed)
         self._tail = (self._tail + data[-_LOOK_BACK_BYTES:])[-_LOOK_BACK_BYTES:]
-        if not last_is_known:
-            self._show(data[last_start:])
+        self._show_last_of(data, claimed)
+
+    def _show_last_of(self, data: bytes, claimed: set[int]) -> None:
+        end = len(data)
+        for _ in range(_SHOWN_FROM_LINES):
+            start = data.rfind(b"\n", 0, max(0, end - 1)) + 1
+            if end <= 0 or (start not in claimed and self._show(data[start:end])):
+                return
+            end = start
 
     def _interesting(self, data: bytes, position: int) -> Iterator[tuple[int, int, int]]:
         """Start, end and kinds of the lines from ``position`` on that deserve a look, in order."""
@@ -168,11 +175,12 @@ class Intake:
         wanted = self._wanting or any(hint in text for hint in self._hints)
         return (_METRIC if wanted else 0) | (_TROUBLE if any(word in text for word in _WORDS) else 0)
 
-    def _show(self, raw: bytes) -> None:
-        text = envelope.without_terminal(raw[-4096:].decode("utf-8", "replace"))
-        shown = [piece for piece in envelope.redraws(text.strip("\n")) if "%|" not in piece]
+    def _show(self, raw: bytes) -> bool:
+        text = envelope.without_terminal(raw[-4096:].decode("utf-8", "replace")).strip("\n")
+        shown = [piece for piece in envelope.redraws(text) if "%|" not in piece]
         if shown:
             self._last_unrecognised = shown[-1].strip()[:_SHOWN_CHARACTERS]
+        return bool(shown)
 
     def _read_line(self, raw: bytes, number: int, kinds: int, stamp: Stamp | None = None) -> bool:
         """Read one line of the file with all its redraws; True when somebody claimed it."""
@@ -185,8 +193,6 @@ class Intake:
             if result in results:
                 self._counts[result] += 1
                 return True
-        if kinds:
-            self._last_unrecognised = (pieces[-1].strip() if pieces else "")[:_SHOWN_CHARACTERS]
         return False
 
     def _read(self, line: Line, kinds: int) -> set[str]:

@@ -14,6 +14,7 @@ from trainer_exporter.intake import Event, Intake
 from trainer_exporter.model import FIELDS, Checkpoint, Chunk, Incident, Malformed, Record
 
 _BLOCK_BYTES: Final = 1 << 20
+_HELD_BYTES: Final = 8 << 20  # of a file without line ends
 Item = dict[str, Any]
 
 
@@ -24,7 +25,9 @@ def chunks(path: str | Path) -> Iterator[Chunk]:
         with Path(path).open("rb") as file:
             while block := file.read(_BLOCK_BYTES):
                 data = rest + block
-                end = len(data) if len(block) < _BLOCK_BYTES else data.rfind(b"\n") + 1
+                end = data.rfind(b"\n") + 1 or data.rfind(b"\r") + 1
+                if len(block) < _BLOCK_BYTES or len(data) - end > _HELD_BYTES:
+                    end = len(data)
                 rest = data[end:]
                 if end:
                     yield Chunk(data[:end], number, 0.0, live=False)

@@ -1,0 +1,217 @@
+"""A file's bytes become events: which format claims a line, what is counted, what no input can break."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from trainer_exporter.candidates import line_starts
+from trainer_exporter.formats import registry
+from trainer_exporter.intake import Event, Intake
+from trainer_exporter.model import Chunk, Incident, Malformed, Record
+
+PLAIN = b"step 10 | loss: 2.5 | lr: 1e-4\n"
+MEGATRON = (
+    b" iteration       20/     100 | consumed samples:          640 | elapsed time per iteration (ms): 500.0 |"
+    b" learning rate: 1.000E-04 | global batch size:    32 | lm loss: 2.250000E+00 | loss scale: 1.0 |\n"
+)
+JSON = b'{"current_steps": 30, "total_steps": 60, "loss": 2.0, "lr": 0.0001, "epoch": 0.5}\n'
+DICT = b"{'loss': 1.5, 'grad_norm': 0.5, 'learning_rate': 1e-05, 'epoch': 0.4}\n"
+OOM = b"RuntimeError: CUDA out of memory. Tried to allocate 2.00 GiB (GPU 0; 79.10 GiB total capacity)\n"
+NOISE = b"2026-03-01 12:00:00 worker 3 loaded shard 17 from cache\n"
+
+
+def intake() -> Intake:
+    return Intake(registry())
+
+
+def events(data: bytes, reader: Intake | None = None, *, first_line: int = 1) -> list[Event]:
+    reader = reader or intake()
+    return [*reader.feed(Chunk(data, first_line, 0.0, live=False)), *reader.flush()]
+
+
+def losses(found: list[Event]) -> list[tuple[int, float]]:
+    return [(event.line, event.fields["loss"]) for event in found if isinstance(event, Record) and "loss" in event.fields]
+
+
+def test_lines_between_noise_keep_their_numbers() -> None:
+    data = NOISE * 3 + JSON + NOISE * 2 + JSON
+
+    assert losses(events(data, first_line=101)) == [(104, 2.0), (107, 2.0)]
+
+
+def test_numbers_go_on_with_the_next_chunk() -> None:
+    reader = intake()
+
+    first = reader.feed(Chunk(NOISE + JSON, 1, 0.0, live=True))
+    second = reader.feed(Chunk(NOISE + JSON, 3, 0.0, live=True))
+
+    assert losses([*first, *second]) == [(2, 2.0), (4, 2.0)]
+
+
+@pytest.mark.parametrize(
+    ("data", "name"),
+    [
+        pytest.param(b"", "", id="empty"),
+        pytest.param(NOISE, "", id="noise"),
+        pytest.param(PLAIN, "plain", id="hand-written"),
+        pytest.param(MEGATRON, "megatron", id="megatron"),
+        pytest.param(JSON, "llama_factory", id="llama-factory"),
+        pytest.param(DICT, "hf_trainer", id="hugging face"),
+        pytest.param(PLAIN + MEGATRON, "megatron", id="a known one takes over from the fallback"),
+        pytest.param(MEGATRON + PLAIN, "megatron", id="the fallback never takes over"),
+        pytest.param(MEGATRON + NOISE + DICT, "hf_trainer", id="two programs in one file"),
+    ],
+)
+def test_the_format_is_found_from_the_content(data: bytes, name: str) -> None:
+    reader = intake()
+
+    events(data, reader)
+
+    assert reader.format == name
+
+
+def test_two_programs_in_one_file_are_both_read() -> None:
+    data = MEGATRON + DICT + NOISE + MEGATRON + JSON
+
+    assert losses(events(data)) == [(1, 2.25), (2, 1.5), (4, 2.25), (5, 2.0)]
+
+
+def test_the_fallback_stays_out_once_a_format_is_known() -> None:
+    assert losses(events(MEGATRON + PLAIN)) == [(1, 2.25)]
+
+
+def test_trouble_is_told_with_its_line_beside_the_records() -> None:
+    found = events(NOISE + JSON + OOM + NOISE)
+
+    assert [(type(event), event.line) for event in found] == [(Record, 2), (Incident, 3)]
+
+
+def test_trouble_glued_behind_half_a_record_loses_neither() -> None:
+    glued = MEGATRON.rstrip(b"\n") + b"slurmstepd: error: *** JOB 1 ON a CANCELLED AT 2026-03-01T12:00:00 DUE TO TIME LIMIT ***\n"
+
+    found = events(glued)
+
+    assert losses(found) == [(1, 2.25)]
+    assert [event.kind for event in found if isinstance(event, Incident)] == ["time_limit"]
+
+
+def test_lines_are_counted_by_result() -> None:
+    reader = intake()
+
+    events(NOISE * 5 + JSON * 2 + b'{"current_steps": 40, "loss\n' + OOM, reader)
+
+    assert dict(reader.counts) == {"parsed": 2, "malformed": 1, "incident": 1, "unmatched": 5}
+
+
+def test_the_last_line_that_nobody_claimed_is_shown_short() -> None:
+    reader = intake()
+
+    events(NOISE + b"something of its own: " + b"x" * 500 + b"\n\n" + JSON, reader)
+
+    assert reader.last_unrecognised.startswith("something of its own: xxx")
+    assert len(reader.last_unrecognised) == 200
+
+
+def test_neither_claimed_lines_nor_bars_are_shown_as_unrecognised() -> None:
+    reader = intake()
+
+    events(JSON + b"\r  5%|#         | 1/20 [00:01<00:19]\r 10%|#         | 2/20 [00:02<00:18]\n" + JSON, reader)
+
+    assert reader.last_unrecognised == ""
+
+
+def test_after_a_restart_nothing_is_known_of_the_old_file() -> None:
+    reader = intake()
+    events(MEGATRON, reader)
+
+    reader.restart()
+
+    assert reader.format == ""
+    assert not reader.counts
+    assert losses(events(PLAIN, reader)) == [(1, 2.5)]
+
+
+def test_ranks_that_share_a_file_do_not_share_their_state() -> None:
+    step_of_rank_0 = b"[default0]:step 10 loss: 2.5\n"
+    rate_of_rank_1 = b"[default1]:lr: 1e-4\n"
+
+    found = events(step_of_rank_0 + rate_of_rank_1)
+
+    assert [event.fields for event in found if isinstance(event, Record)] == [{"step": 10, "loss": 2.5}]
+
+
+def test_more_streams_than_the_bound_are_still_read() -> None:
+    data = b"".join(b"[default%d]:step %d loss: 1.5\n" % (rank, step) for step in (1, 2) for rank in range(40))
+
+    found = losses(events(data, Intake(registry(), max_streams=8)))
+
+    assert len(found) == 80
+
+
+def test_a_line_over_the_limit_is_cut_and_the_next_one_read() -> None:
+    data = b"x" * 1_000_000 + b" loss\n" + JSON + b"{'loss': " + b"1" * 1_000_000 + b"\n" + JSON
+
+    assert losses(events(data)) == [(2, 2.0), (4, 2.0)]
+
+
+def test_a_last_line_without_newline_is_read() -> None:
+    assert losses(events(NOISE + JSON.rstrip(b"\n"))) == [(2, 2.0)]
+
+
+@pytest.mark.parametrize("end", [b"\r\n", b"\n\n", b"\r\r\n"], ids=["crlf", "blank lines", "redrawn"])
+def test_line_ends_of_other_kinds_change_nothing(end: bytes) -> None:
+    found = losses(events(JSON.rstrip(b"\n") + end + JSON.rstrip(b"\n") + end))
+
+    assert [loss for _, loss in found] == [2.0, 2.0]
+
+
+def test_nul_bytes_and_broken_utf8_do_not_hide_a_value() -> None:
+    found = events(b"\x00\x00\xff\xfe\n" + b'\x00{"current_steps": 30, "total_steps": 60, "loss": Na\x00N, "lr": 0.1, "epoch": 1}\n')
+
+    assert [math.isnan(loss) for _, loss in losses(found)] == [True]
+
+
+def test_a_partial_record_of_a_container_is_joined_over_chunks() -> None:
+    reader = intake()
+    half, rest = JSON[:30], JSON[30:]
+
+    first = reader.feed(Chunk(b"2026-03-01T12:00:00Z stdout P " + half + b"\n", 1, 0.0, live=True))
+    second = reader.feed(Chunk(b"2026-03-01T12:00:01Z stdout F " + rest, 2, 0.0, live=True))
+
+    assert losses(first) == []
+    assert losses(second) == [(2, 2.0)]
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.binary(max_size=600), st.sampled_from([PLAIN, MEGATRON, JSON, DICT, OOM]), st.binary(max_size=200))
+def test_no_bytes_break_it(before: bytes, line: bytes, after: bytes) -> None:
+    found = events(before + line + after)
+
+    assert all(event.line >= 1 for event in found)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.sampled_from([PLAIN, MEGATRON, JSON, DICT, OOM]), st.data())
+def test_of_a_half_line_nothing_is_made_up(line: bytes, data: st.DataObject) -> None:
+    cut = data.draw(st.integers(0, len(line) - 1))
+    whole = {key: value for event in events(line) if isinstance(event, Record) for key, value in event.fields.items()}
+
+    half = events(line[:cut] + b"\n")
+
+    for event in half:
+        assert isinstance(event, (Malformed, Incident)) or event.fields.keys() <= whole.keys()
+
+
+@given(st.binary(max_size=300), st.lists(st.binary(min_size=1, max_size=3), min_size=1, max_size=4))
+def test_the_search_finds_exactly_the_lines_that_hold_a_word(data: bytes, words: list[bytes]) -> None:
+    words = [word for word in words if b"\n" not in word] or [b"a"]
+    lines = data.split(b"\n")
+    starts = [sum(len(line) + 1 for line in lines[:index]) for index in range(len(lines))]
+
+    expected = {start for start, line in zip(starts, lines, strict=True) if any(word in line for word in words)}
+
+    assert line_starts(data, 0, words) == expected
