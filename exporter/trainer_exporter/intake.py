@@ -184,7 +184,9 @@ class Intake:
 
     def _read_line(self, raw: bytes, number: int, kinds: int, stamp: Stamp | None = None) -> bool:
         """Read one line of the file with all its redraws; True when somebody claimed it."""
-        text = envelope.without_terminal(raw[: self._max_line_bytes].decode("utf-8", "replace"))
+        if len(raw) > self._max_line_bytes:  # what is over long is cut; a line of many redraws is none
+            raw = b"\r".join(piece[: self._max_line_bytes] for piece in raw.split(b"\r"))
+        text = envelope.without_terminal(raw.decode("utf-8", "replace"))
         pieces = envelope.redraws(text) if "\r" in text else (text.rstrip(),)
         results = set()
         for piece in pieces:

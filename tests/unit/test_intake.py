@@ -158,6 +158,14 @@ def test_a_line_over_the_limit_is_cut_and_the_next_one_read() -> None:
     assert losses(events(data)) == [(2, 2.0), (4, 2.0)]
 
 
+def test_a_long_line_made_of_redraws_is_read_to_its_end() -> None:
+    redraws = b"".join(b"\r%3d%%|#         | %d/5000 [00:01<00:19,  1.00it/s]" % (step // 50, step) for step in range(4001))
+
+    found = events(b"***** Running training *****\n  Total optimization steps = 5000\n" + redraws + b"\n")
+
+    assert [event.fields.get("step") for event in found if isinstance(event, Record)][-1] == 4000
+
+
 def test_a_last_line_without_newline_is_read() -> None:
     assert losses(events(NOISE + JSON.rstrip(b"\n"))) == [(2, 2.0)]
 
