@@ -48,6 +48,7 @@ class HfTrainer:
         self._bar: Bar | None = None  # the training bar as last drawn
         self._pending: Record | None = None  # of redraws on one line only the last is news
         self._total: int | None = None
+        self._other_bar: Bar | None = None  # the last one not known to be the training's
         self._has_lines = False  # of this training: a loss has been printed
         self._has_closed = False
         self._is_buffered = False  # records come out of a buffer, in bursts, while the bar goes on
@@ -87,7 +88,7 @@ class HfTrainer:
         if said is None:
             return None
         if TRAINING in text:
-            self._total, self._bar, self._step = None, None, None
+            self._total = self._bar = self._other_bar = self._step = None
             self._has_lines = self._has_closed = self._is_buffered = False
         if self._announcements.total:
             self._total = self._announcements.total
@@ -102,6 +103,7 @@ class HfTrainer:
             is_save = self._is_at_work and _SAVE_BAR in text
             return self._enter(line, Phase.CHECKPOINTING) if is_save else []
         if not self._is_the_training(drawn):
+            self._other_bar = drawn
             return self._enter(line, Phase.EVALUATING) if self._is_at_work else []
         self._announcements.end_block()
         out = self._resolved(drawn)
@@ -167,8 +169,16 @@ class HfTrainer:
         self._held.append(held)
         if held.is_training and self._has_closed:
             self._has_closed, self._total = False, None
-        self._has_lines = self._has_lines or held.is_training
+            self._bar = None
+        if held.is_training and not self._has_lines:
+            self._has_lines = True
+            self._trust_the_bar_before()
         return NOTHING
+
+    def _trust_the_bar_before(self) -> None:
+        """The first line of a training has been printed while its bar was open: the bar drawn last is that one."""
+        if self._total is None and self._other_bar is not None:
+            self._bar, self._total = self._other_bar, self._other_bar.total
 
     def _close(self, line: Line, found: dict[str, str]) -> Reading:
         """The closing word; its train_loss is the mean over the run, no loss of a step."""
