@@ -47,6 +47,7 @@ class Intake:
         self._container: str | None = None  # None: no line seen yet
         self._partial: dict[str, bytes] = {}
         self._labelled = False
+        self._unclaimed: Line | None = None  # the last line with a hint in it that nobody claimed
         self._tail = b""
         self._last_unrecognised = ""
         self._counts: Counter[str] = Counter()
@@ -219,11 +220,12 @@ class Intake:
             for one in self._fallback:
                 if result := self._take(one, line):
                     return result
+        self._unclaimed = line
         return ""
 
     def _take(self, one: Format, line: Line) -> str:
         """Let one format read the line; the one that claims it is the file's from here on."""
-        parser = self._parser_of(line.stream) if one is self._format else one.parser()
+        parser = self._parser_of(line.stream) if one is self._format else self._new_parser(one, line)
         reading = parser.parse(line)
         if reading is None:
             if not parser.wants_all:
@@ -239,6 +241,13 @@ class Intake:
             self._wanting.discard(line.stream)
         self._out.extend(reading)
         return "malformed" if any(isinstance(said, Malformed) for said in reading) else "parsed"
+
+    def _new_parser(self, one: Format, line: Line) -> Parser:
+        """A parser that has seen the line before its first: the bar beside it, which is nobody's as long as no format is known."""
+        parser = one.parser()
+        if self._unclaimed is not None and self._unclaimed.stream == line.stream:
+            parser.parse(self._unclaimed)
+        return parser
 
     def _parser_of(self, stream: str) -> Parser:
         """The stream's parser; of too many streams the one that was silent longest is let go."""

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from trainer_exporter import envelope, replay
 from trainer_exporter.formats import registry
 from trainer_exporter.intake import Intake
@@ -88,12 +89,32 @@ def test_values_do_not_depend_on_where_the_file_was_cut(path: Path) -> None:
 @pytest.mark.parametrize("path", CASES, ids=case_id)
 def test_an_exact_step_is_the_same_wherever_the_file_was_cut(path: Path) -> None:
     data = (path / "input.log").read_bytes()
-    steps = {item["line"]: item["step"] for item in said(path) if "loss" in item and "step" in item}
+    steps = steps_by_line(said(path))
 
     cut = in_chunks(data, line_ends(data)[::2])
 
     exact = {item["line"]: item["step"] for item in cut if "loss" in item and "step" in item and "step_exact" not in item}
     assert exact == {line: step for line, step in steps.items() if line in exact}
+
+
+FOLLOWED = [path for path in CASES if path.parent.name == "hf_trainer" and "buffered" not in path.name]
+
+
+@pytest.mark.parametrize("path", FOLLOWED, ids=case_id)
+def test_a_log_followed_redraw_by_redraw_gives_the_steps_of_the_whole_file(path: Path) -> None:
+    data = (path / "input.log").read_bytes()
+    whole = steps_by_line(said(path))
+
+    followed = steps_by_line(in_chunks(data, [at + 1 for at, byte in enumerate(data) if byte in b"\r\n"]))
+
+    # The first two lines teach how far lines are apart; the bar before them may be a redraw old, or not drawn yet.
+    learned = sorted(whole)[2:]
+    assert {line: followed[line] for line in learned} == {line: whole[line] for line in learned}
+    assert all(0 <= whole[line] - followed[line] <= 2 for line in sorted(whole)[:2] if line in followed)
+
+
+def steps_by_line(items: Sequence[dict[str, Any]]) -> dict[int, int]:
+    return {item["line"]: item["step"] for item in items if "loss" in item and "step" in item}
 
 
 @pytest.mark.parametrize("name", NAMES)

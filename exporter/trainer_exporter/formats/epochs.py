@@ -38,6 +38,7 @@ class StepsFromEpochs:
         self._announced: float | None = None
         self._learned: tuple[float, float] | None = None  # steps an epoch, error
         self._interval: int | None = None
+        self._observed: int | None = None
         self._last: int | None = None
         self._last_epoch: float | None = None
 
@@ -64,11 +65,12 @@ class StepsFromEpochs:
 
     def observe(self, step: int, epoch: EpochMark | None) -> None:
         """A record whose step is certain."""
-        if self._last is not None and step > self._last:
-            distance = step - self._last
+        if self._observed is not None and step > self._observed:
+            distance = step - self._observed
             if step % distance == 0:  # else the first step was logged apart, or the last one
                 self._interval = distance
-        self._last, self._last_epoch = step, epoch.value if epoch else None
+        self._last = self._observed = step
+        self._last_epoch = epoch.value if epoch else None
         if epoch and epoch.value > 0 and step > 0:
             error = step / epoch.value * (epoch.error / epoch.value)
             if self._learned is None or error < self._learned[1]:

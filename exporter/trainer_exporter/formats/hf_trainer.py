@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from trainer_exporter.formats.announcements import RUNNING, TRAINING, Announcements
-from trainer_exporter.formats.bars import Bar, bar
+from trainer_exporter.formats.bars import SIGN, Bar, bar
 from trainer_exporter.formats.base import LOSS, NOTHING, Format, Reading
 from trainer_exporter.formats.dicts import evaluation, hidden_nonfinite, pairs, training_fields
 from trainer_exporter.formats.epochs import EpochMark, StepsFromEpochs
@@ -51,6 +51,7 @@ class HfTrainer:
         self._other_bar: Bar | None = None  # the last one not known to be the training's
         self._has_lines = False  # of this training: a loss has been printed
         self._has_closed = False
+        self._told: EpochMark | None = None  # of a line that was given out before the bar behind it came
         self._is_buffered = False  # records come out of a buffer, in bursts, while the bar goes on
         self._phase: Phase | None = None
         self._step: int | None = None  # as last reported
@@ -107,6 +108,7 @@ class HfTrainer:
             return self._enter(line, Phase.EVALUATING) if self._is_at_work else []
         self._announcements.end_block()
         out = self._resolved(drawn)
+        self._learn_late(drawn)
         self._bar = drawn
         if self._pending is not None and self._pending.line != line.number:
             out += self._taken_pending()
@@ -199,7 +201,14 @@ class HfTrainer:
         for one, (step, is_exact) in zip(held, steps, strict=True):
             out.append(_record(one, step, is_exact=is_exact, total=self._total, beside=beside))
         self._step = steps[-1][0] if steps[-1][0] is not None else self._step
+        self._told = held[0].epoch if drawn is None and held[0].is_training else None
         return out
+
+    def _learn_late(self, drawn: Bar) -> None:
+        """A followed log shows the bar behind a line only with the bar's next redraw, when the line has long been told."""
+        if self._told is not None and not self._is_buffered:
+            self._epochs.observe(drawn.done, self._told)
+        self._told = None
 
     def _superseded(self, step: int | None) -> list[Record | Malformed]:
         """The bar that was drawn last before, unless the record behind it says the same and more."""
@@ -279,8 +288,8 @@ def _sniff(text: str) -> bool:
 FORMAT: Final = Format(
     name="hf_trainer",
     summary="Hugging Face Trainer, versions 4 and 5, and trainers built on it (TRL, LLaMA-Factory's console)",
-    hints=(LOSS, RUNNING),
-    details=(b"%|", b"checkpoint", b"Training completed"),
+    hints=(LOSS, RUNNING, SIGN),
+    details=(b"checkpoint", b"Training completed"),
     sniff=_sniff,
     parser=HfTrainer,
 )

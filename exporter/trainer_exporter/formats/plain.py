@@ -95,7 +95,7 @@ class Plain:
         text = line.text.strip()
         if _GPU.match(text):
             return NOTHING if self._step is not None else None
-        if len(text) > _MAX_CHARACTERS:
+        if len(text) > _MAX_CHARACTERS or "%|" in text:  # a progress bar counts what it likes
             return None
         fields = _from_json(text) if text.startswith("{") else _from_pairs(text)
         if fields is None or not fields.keys() & _MEASURED:
