@@ -45,7 +45,9 @@ class Intake:
         self._wanting: set[str] = set()  # streams whose parser wants every line
         self._hints = self._hints_of(None)
         self._container: str | None = None  # None: no line seen yet
-        self._partial: dict[str, bytes] = {}
+        self._half = b""  # of a container's record
+        self._partial: dict[str, bytes] = {}  # of a line that a container's records hold, by its stream
+        self._line = 1
         self._labelled = False
         self._unclaimed: Line | None = None  # the last line with a hint in it that nobody claimed
         self._tail = b""
@@ -72,6 +74,7 @@ class Intake:
         """What the lines of this chunk say. Only a container's unfinished line is kept for the next one."""
         if self._container is None and not chunk.data.isspace() and chunk.data:
             self._container = envelope.container(chunk.data.lstrip().split(b"\n", 1)[0])
+        self._line = chunk.first_line
         if self._container:
             self._read_contained(chunk, self._container)
         else:
@@ -80,8 +83,10 @@ class Intake:
 
     def flush(self) -> list[Event]:
         """What is left when the file is certainly over."""
+        if self._half:
+            self._read_contained(Chunk(b"\n", self._line, 0.0, live=False), self._container or "")
         for text in self._partial.values():
-            self._read_line(text, 0, _METRIC | _TROUBLE)
+            self._read_line(text, self._line, _METRIC | _TROUBLE)
         self._partial.clear()
         return self._taken()
 
@@ -151,9 +156,8 @@ class Intake:
         self._labelled = envelope.has_labels(before.split(b"\n"))
 
     def _read_contained(self, chunk: Chunk, kind: str) -> None:
-        lines = chunk.data.split(b"\n")
-        if not lines[-1]:
-            lines.pop()
+        lines = (self._half + chunk.data).split(b"\n")
+        self._half = lines.pop()[: self._max_line_bytes]  # a bar's redraw has cut the runtime's own line
         for number, raw in enumerate(lines, chunk.first_line):
             stamp, text = None, raw
             piece = envelope.contained(raw, kind)

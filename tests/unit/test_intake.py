@@ -194,6 +194,21 @@ def test_a_partial_record_of_a_container_is_joined_over_chunks() -> None:
     assert losses(second) == [(2, 2.0)]
 
 
+def test_the_last_record_of_a_container_needs_no_line_end() -> None:
+    assert losses(events(b"2026-03-01T12:00:00Z stdout F " + JSON.rstrip(b"\n"))) == [(1, 2.0)]
+
+
+def test_a_record_of_a_container_that_a_redraw_cuts_is_put_together() -> None:
+    reader = intake()
+    record = b"2026-03-01T12:00:00Z stdout F \r" + JSON
+
+    first = reader.feed(Chunk(record[:32], 5, 0.0, live=True))
+    second = reader.feed(Chunk(record[32:], 5, 0.0, live=True))
+
+    assert losses(first) == []
+    assert losses(second) == [(5, 2.0)]
+
+
 @settings(max_examples=150, deadline=None)
 @given(st.binary(max_size=600), st.sampled_from([PLAIN, MEGATRON, JSON, DICT, OOM]), st.binary(max_size=200))
 def test_no_bytes_break_it(before: bytes, line: bytes, after: bytes) -> None:
