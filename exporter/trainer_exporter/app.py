@@ -39,6 +39,7 @@ log = logging.getLogger(__name__)
 
 POLL_S = 1.0  # a stat of every file each second decides; the waker only makes it sooner (design, decision 10)
 SCOUT_S = 5.0
+SCOUT_PAUSE_S = 1.0  # new files come in crowds (a checkpoint of hundreds): one look serves them all
 SAVES_S = 1.0
 
 
@@ -54,6 +55,7 @@ class App:
         self._stopping = threading.Event()
         self._scouting = threading.Event()  # set: look around now
         self._ready = threading.Event()
+        self._arrivals = 0
         self._daemon = daemon.DaemonSnapshot(version(), platform.python_version(), reload_wall=self._started_wall)
         self._files: Sequence[FileStatus] = ()
 
@@ -138,10 +140,11 @@ class App:
                 self._stopping.wait(POLL_S)
 
     def _look_around(self) -> None:
-        self._scout.look()
-        self._waker.wake()
-        self._scouting.wait(SCOUT_S)
+        self._scout.look(now=self._scouting.is_set())
         self._scouting.clear()
+        self._waker.wake()
+        if not self._stopping.wait(SCOUT_PAUSE_S):
+            self._scouting.wait(SCOUT_S)
 
     def _tail(self) -> None:
         self._feeds.assign(self._scout.assignments())
@@ -154,6 +157,9 @@ class App:
             log.info("ready: what stood in %d files has been read", len(self._feeds))
         if not more:
             self._waker.wait(POLL_S)
+        if self._waker.arrivals != self._arrivals:
+            self._arrivals = self._waker.arrivals
+            self._scouting.set()
 
     def _watch_saves(self) -> None:
         self._saves.look(self._scout.save_directories())

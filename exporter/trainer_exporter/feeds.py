@@ -7,10 +7,10 @@ already known), the file is read again from its beginning into that run: nothing
 from __future__ import annotations
 
 import os
+import stat
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from trainer_exporter.clock import Clock
 from trainer_exporter.formats import Format
@@ -62,9 +62,9 @@ class Feed:
         self.follower = Follower(path, tools.clock, tools.health, present_at_start=present_at_start, limits=tools.limits)
         self._intake = Intake(tools.formats)
         self._settled = not present_at_start
-        mtime, stamp = _last_stamp(path, tools) if present_at_start else (0.0, None)
-        self._mtime = mtime
-        self._timeline = Timeline(last_stamp=stamp, mtime=mtime)
+        last = _last_stamp(path, tools) if present_at_start else _LastStamp(0.0)
+        self._mtime = last.mtime
+        self._timeline = Timeline(last_stamp=last.stamp, mtime=last.mtime, is_latest=last.is_latest)
 
     @property
     def caught_up(self) -> bool:
@@ -191,16 +191,30 @@ class Feeds:
             feed.follower.close()
 
 
-def _last_stamp(path: str, tools: Tools) -> tuple[float, Stamp | None]:
-    """(modification time, last time that stands in the log) of a file as it is now; (now, None) where it cannot be read."""
+@dataclass(frozen=True, slots=True)
+class _LastStamp:
+    """When a file was written last, the last time that stands in it, and whether nothing without one follows it."""
+
+    mtime: float
+    stamp: Stamp | None = None
+    is_latest: bool = True
+
+
+def _last_stamp(path: str, tools: Tools) -> _LastStamp:
+    """Of a file as it is now; one that cannot be read was written now."""
     try:
-        with Path(path).open("rb") as file:
+        # A pipe that is called a log would block an ordinary open for ever.
+        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK | os.O_NOCTTY)) as file:
             seen = os.fstat(file.fileno())
+            if not stat.S_ISREG(seen.st_mode):
+                return _LastStamp(tools.clock.wall())
             file.seek(max(0, seen.st_size - TAIL_BYTES))
             tail = file.read(TAIL_BYTES)
     except OSError:
-        return tools.clock.wall(), None  # the follower counts it
+        return _LastStamp(tools.clock.wall())  # the follower counts it
     intake = Intake(tools.formats)
     events = [*intake.feed(Chunk(tail, 1, seen.st_mtime, live=False)), *intake.flush()]
-    stamps = [event.stamp for event in events if not isinstance(event, Malformed) and event.stamp is not None]
-    return min(seen.st_mtime, tools.clock.wall()), stamps[-1] if stamps else None
+    stamps = [event.stamp for event in events if not isinstance(event, Malformed)]
+    known = [stamp for stamp in stamps if stamp is not None]
+    mtime = min(seen.st_mtime, tools.clock.wall())
+    return _LastStamp(mtime, known[-1], is_latest=stamps[-1] is not None) if known else _LastStamp(mtime)

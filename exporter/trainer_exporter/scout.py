@@ -99,9 +99,9 @@ class Scout:
         """The runs that GPUs serve."""
         return self._view.owners
 
-    def look(self) -> None:
-        """Look once."""
-        found = self._discovery.scan(held=lambda identities: self._holders.scan(identities).by.keys())
+    def look(self, *, now: bool = False) -> None:
+        """Look once; ``now``: something has changed, so walk the file system though that was done moments ago."""
+        found = self._discovery.scan(now=now, held=lambda identities: self._holders.scan(identities).by.keys())
         found = self._with_logs_of_gpu_processes(found)
         held = self._holders.scan([each.identity for each in found])
         followed = [each for each in found if self._is_ours(each, held)]

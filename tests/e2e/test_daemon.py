@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 import urllib.request
 from pathlib import Path
 
@@ -23,6 +24,11 @@ def record(step: int, loss: float | str = 2.0, **more: object) -> str:
     return text.replace('"NaN"', "NaN") + "\n"
 
 
+def prefix(ago_s: float) -> str:
+    """What transformers puts before its own messages."""
+    return time.strftime("[INFO|trainer.py:4309] %Y-%m-%d %H:%M:%S,000 >> ", time.localtime(time.time() - ago_s))
+
+
 def written(path: Path, *lines: str) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a") as file:
@@ -37,6 +43,7 @@ def command(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
 
 
 def test_a_log_that_appears_while_running_is_followed(tmp_path: Path) -> None:
+    (tmp_path / "runs").mkdir()
     with Daemon(tmp_path / "runs", "--no-gpu", log=tmp_path / "log") as daemon:
         written(tmp_path / "runs" / "heron" / "trainer_log.jsonl", record(1), record(2, loss=1.5))
 
@@ -80,12 +87,11 @@ def test_a_rotated_log_is_read_on(tmp_path: Path) -> None:
 def test_a_console_that_saves_elsewhere_joins_the_run_of_the_directory_it_names(tmp_path: Path) -> None:
     saves = tmp_path / "saves" / "heron-lora"
     written(saves / "trainer_log.jsonl", *(record(step) for step in (10, 20)))
-    said = "[INFO|trainer.py:4309] 2026-01-01 10:00:00,000 >> "
     written(
         tmp_path / "consoles" / "job-7.log",
-        f"{said}***** Running training *****\n",
+        f"{prefix(600)}***** Running training *****\n",
         "{'loss': '1.5', 'grad_norm': '0.25', 'learning_rate': '1e-05', 'epoch': '0.2'}\n",
-        f"{said}Saving model checkpoint to {saves}/checkpoint-20\n",
+        f"{prefix(0)}Saving model checkpoint to {saves}/checkpoint-20\n",
     )
 
     with Daemon(tmp_path / "saves", tmp_path / "consoles", "--no-gpu", log=tmp_path / "log") as daemon:

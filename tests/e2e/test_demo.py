@@ -68,10 +68,10 @@ def test_the_demo_pages_both_faults_and_leaves_nothing_behind(tmp_path: Path) ->
     said, _ = process.communicate(timeout=360)
 
     assert process.returncode == 0, said
-    assert re.search(r"PAGE - \d+ s after the first bad line", said), said
+    assert re.search(r"PAGE - paged \d+ s after the first bad line", said), said
     assert "TrainingLossNotFinite (critical): The loss of run wren-7b-fp16 is NaN or infinite" in said
     assert "/runbooks/TrainingLossNotFinite.md" in said
-    assert re.search(r"PAGE - \d+ s after the last step", said), said
+    assert re.search(r"PAGE - paged \d+ s after the last step", said), said
     assert "TrainingStalled (critical): Run heron-1b-sft has made no step for" in said
     assert "/runbooks/TrainingStalled.md" in said
     assert "pages in all: 2" in said

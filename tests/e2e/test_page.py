@@ -1,7 +1,7 @@
 """From a line in a log to a page at the receiver, with the shipped rules and routes, at the shipped intervals of 15 s.
 
-Three trainings run side by side, each with its own kind of log. The daemon is restarted in the middle; then one diverges, one hangs, and one
-goes on. It takes about four minutes, because a hang is told from a pause by waiting.
+Three trainings run side by side, each with its own kind of log. The daemon is restarted in the middle; then one diverges, one hangs, and
+one goes on. It takes minutes, because a hang is told from a pause by waiting.
 """
 
 from __future__ import annotations
@@ -78,8 +78,8 @@ class Megatron(Training):
     def lines(self, step: int, elapsed_s: float) -> str:
         return (
             f" iteration {step:8d}/    5000 | consumed samples: {step * 256:12d} | elapsed time per iteration (ms): 1000.0 |"
-            f" learning rate: 1.500000E-04 | global batch size:   256 | lm loss: {6.5 - step * 1e-4:.6E} | loss scale: 1.0 | grad norm: 0.512 |"
-            f" number of skipped iterations:   0 | number of nan iterations:   0 |\n"
+            f" learning rate: 1.500000E-04 | global batch size:   256 | lm loss: {6.5 - step * 1e-4:.6E} | loss scale: 1.0 |"
+            f" grad norm: 0.512 | number of skipped iterations:   0 | number of nan iterations:   0 |\n"
         )
 
 

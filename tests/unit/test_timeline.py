@@ -26,6 +26,23 @@ def test_the_zone_of_a_log_is_found_at_its_last_stamp(written_late_s: float, off
     assert moment.wall == pytest.approx(NOON - written_late_s - 60.0)
 
 
+@pytest.mark.parametrize(
+    ("machine_h", "written_h", "offset_h"),
+    [(0.0, 0.0, 0.0), (8.0, 8.0, 8.0), (-5.0, 0.0, 0.0)],
+    ids=["utc", "shanghai", "utc_container_on_a_machine_in_new_york"],
+)
+def test_hours_of_lines_without_stamps_do_not_shift_the_last_one(machine_h: float, written_h: float, offset_h: float) -> None:
+    started = NOON - 2 * HOUR
+    stamp = Stamp(started + written_h * HOUR, zoned=False)
+
+    found = zone_offset(stamp, NOON, is_latest=False, local=lambda _: -machine_h * HOUR)
+
+    if machine_h == written_h:
+        assert found == -offset_h * HOUR
+    else:
+        assert stamp.seconds + found <= NOON  # it cannot be known, but it did not happen in the future
+
+
 def test_a_stamp_with_a_zone_needs_no_lining_up() -> None:
     stamp = Stamp(NOON - 7 * HOUR, zoned=True)
 

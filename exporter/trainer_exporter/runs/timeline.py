@@ -1,17 +1,22 @@
 """When a line happened. A log's stamps often have no zone, its past was never seen arriving, and its future does not exist.
 
 Live lines happened when they were read. For the past, a stamp with a zone is taken as it is; one without is shifted so that the last stamp
-of the file lies at the file's modification time, rounded to 15 minutes (the step of the world's time zones).
+of the file lies at the file's modification time, rounded to 15 minutes (the step of the world's time zones). That holds where the last line
+carries one: a console whose few stamps are followed by hours of lines without is read in the machine's own zone instead.
 """
 
 from __future__ import annotations
 
+import math
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
 from trainer_exporter.model import Record, Stamp
 
 ZONE_STEP_S = 900.0
+AHEAD_S = 60.0  # clocks of nodes and file servers differ by so much
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,18 +32,30 @@ class Moment:
     clock: Literal["stamp", "elapsed", "arrival", ""] = ""
 
 
-def zone_offset(stamp: Stamp | None, mtime: float) -> float:
-    """Seconds to add to a zoneless stamp so that it is Unix time, given that it was written at about ``mtime``."""
+def machine_offset(seconds: float) -> float:
+    """Seconds to add to a zoneless stamp that was written in this machine's time zone."""
+    return time.mktime(time.gmtime(seconds)) - math.floor(seconds)
+
+
+def zone_offset(stamp: Stamp | None, mtime: float, *, is_latest: bool = True, local: Callable[[float], float] = machine_offset) -> float:
+    """Seconds to add to a zoneless stamp so that it is Unix time.
+
+    ``is_latest``: the stamp was written at about ``mtime``; else some time before it, and ``local`` tells the zone unless that puts it
+    behind ``mtime``.
+    """
     if stamp is None or stamp.zoned:
         return 0.0
+    own = local(stamp.seconds)
+    if not is_latest and stamp.seconds + own <= mtime + AHEAD_S:
+        return own
     return round((mtime - stamp.seconds) / ZONE_STEP_S) * ZONE_STEP_S
 
 
 class Timeline:
     """Moments of the lines of one file. ``last_stamp`` and ``mtime`` are those of the file when it was opened."""
 
-    def __init__(self, *, last_stamp: Stamp | None, mtime: float) -> None:
-        self._offset = zone_offset(last_stamp, mtime)
+    def __init__(self, *, last_stamp: Stamp | None, mtime: float, is_latest: bool = True) -> None:
+        self._offset = zone_offset(last_stamp, mtime, is_latest=is_latest)
 
     def moment(self, stamp: Stamp | None, *, read_wall: float, live: bool) -> Moment:
         """When a line with this stamp happened; never later than it was read."""

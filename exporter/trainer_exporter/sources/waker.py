@@ -72,6 +72,7 @@ class Waker(FileSystemEventHandler):
         self._make_observer = observer
         self._most = most_directories
         self._quiet_s = quiet_s  # between two wakes by events: a checkpoint of a thousand files is one reason to look
+        self.arrivals = 0  # events ever: each may be a new file
         self._event = threading.Event()
         self._last_mono = -quiet_s
         self._observer: Observing | None = None
@@ -96,6 +97,7 @@ class Waker(FileSystemEventHandler):
 
     def dispatch(self, event: FileSystemEvent) -> None:
         """Called by watchdog's thread."""
+        self.arrivals += 1
         now = self._clock.mono()
         if now - self._last_mono >= self._quiet_s:
             self._last_mono = now
