@@ -144,6 +144,18 @@ def test_two_writers_of_one_file_are_no_restart(story: Story) -> None:
     assert story.seen.lost_steps == 0
 
 
+def test_lines_that_a_buffer_held_back_are_no_restart(story: Story) -> None:
+    for step in range(1, 41):
+        story.record(step=step)  # the bars, on standard error, come at once
+
+    for step in range(2, 42, 2):
+        story.record(after=0.0, step=step, loss=2.0, step_exact=False)
+
+    assert story.seen.attempts == 1
+    assert story.seen.gauges["step"] == 40
+    assert story.seen.gauges["loss_baseline"] == 2.0
+
+
 def test_a_console_and_a_json_file_are_one_run_and_no_step_counts_twice(story: Story) -> None:
     for step in range(10, 310, 10):
         story.record(after=5.0, source=JSON, step=step, loss=2.0, target_steps=1000)

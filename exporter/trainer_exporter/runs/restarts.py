@@ -43,8 +43,8 @@ class SourceState:
     def has_gone_back(self, record: Record) -> bool:
         """Whether this record proves that the trainer started over (the caller then opens an attempt)."""
         step = record.fields.get("step")
-        if step is None or self.step is None or step >= self.step:
-            return False
+        if step is None or self.step is None or step >= self.step or not record.step_exact:
+            return False  # lines that a buffer held back come minutes after the bars that told of later steps
         self._behind += 1
         if self._increments and self.step - step > LAG_FACTOR * max(self._increments):
             return True
