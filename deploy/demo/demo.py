@@ -72,14 +72,16 @@ class Story:
         if self.nonfinite.happened is None and (line := bad_line(self.programs.directory / "runs" / OVERFLOWS / "train.log")):
             self.nonfinite.happened = now
             self.tell(
-                f"{OVERFLOWS} is broken: float16 has overflowed. The Trainer hides it behind a loss of 0 (its default):",
-                f"  {line}",
+                f"{OVERFLOWS} is broken: float16 has overflowed. The Trainer hides that behind a loss of 0 (its default):",
+                line,
             )
         if self.hang.happened is None and now >= self.began + HANG_AT_S:
             os.kill(self.pids[HANGS], signal.SIGSTOP)
             self.hang.happened = now
-            self.tell(f"{HANGS} hangs: its process stands (SIGSTOP) and says nothing. A run may be silent for a while,")
-            self.tell("  so the rule waits for max(90 s, 6 x the gap between steps that was normal for this run).")
+            self.tell(
+                f"{HANGS} hangs: its process stands still (SIGSTOP) and says nothing. A healthy run may be silent for a",
+                "while too, so the rule waits for 90 s, or for 6 times the gap between steps that is normal for this run.",
+            )
         for notice in self.pager.news():
             self.receive(notice, now)
         self.remind(now)
@@ -93,16 +95,16 @@ class Story:
                 if fault.paged is None and notice.is_about(fault.alert, fault.run):
                     fault.paged = now
                     head = self.delay(fault)
-        self.tell(*notice.box(head))
+        self.tell("the pager:", *notice.box(head))
 
     def delay(self, fault: Fault) -> str:
         if fault.happened is None or fault.paged is None:
-            return "not paged"
-        return f"{fault.paged - fault.happened:.0f} s after {fault.since} (promised: {fault.promise_s:.0f} s)"
+            return "not paged yet"
+        return f"paged {fault.paged - fault.happened:.0f} s after {fault.since} (promised: {fault.promise_s:.0f} s)"
 
     def remind(self, now: float) -> None:
         """A sign of life: what the exporter publishes, and what is being waited for."""
-        if now - self.told < SILENCE_S:
+        if now - self.told < SILENCE_S or all(fault.paged for fault in self.faults):
             return
         self.tell(*run_lines(self.exporter_url), *(self.waiting(fault, now) for fault in self.faults if self.is_open(fault)))
 
@@ -124,14 +126,15 @@ class Story:
         """Say what was paged and when; 1 where a page that was due did not come."""
         say("", "Summary")
         for fault in self.faults:
-            say(f"  {fault.alert:22} {fault.run:13} {self.delay(fault) if fault.happened else 'did not happen yet'}")
+            say(f"  {fault.alert} of {fault.run}: {self.delay(fault) if fault.happened else 'did not happen yet'}")
+            say(f"    runbook: alertmanager/runbooks/{fault.alert}.md")
         say(f"  pages in all: {len(self.groups)}", "")
         return int(any(fault.paged is None and fault.is_due(time.monotonic()) for fault in self.faults))
 
 
 def say(*lines: str) -> None:
     for line in lines:
-        sys.stdout.write(line + "\n")
+        sys.stdout.write(line.rstrip() + "\n")
     sys.stdout.flush()
 
 
@@ -178,8 +181,9 @@ def start(programs: stack.Stack, pager: pages.Receiver) -> Story:
     where = programs.directory
     (where / "runs").mkdir()
     (where / "exporter.yml").touch()
-    (where / "prometheus.yml").write_text(stack.prometheus_settings(ports["exporter"], ports["alertmanager"]))
-    (where / "alertmanager.yml").write_text(pages.alertmanager_settings(stack.ALERTING / "alertmanager.yml", pager.url, where))
+    settings = stack.prometheus_settings(stack.PROMETHEUS_SETTINGS, ports["exporter"], ports["alertmanager"])
+    (where / "prometheus.yml").write_text(settings)
+    (where / "alertmanager.yml").write_text(pages.alertmanager_settings(stack.ALERTMANAGER_SETTINGS, pager.url, where))
     commands: dict[str, Sequence[str | Path]] = {
         "exporter": [
             Path(sys.executable).parent / "trainer-exporter",
@@ -221,7 +225,7 @@ INTRODUCTION = (
     "",
     "  Two training runs that were recorded for real are written into log files again, a few times faster. The exporter",
     "  follows the logs, Prometheus scrapes and judges it every 15 s by the shipped rules, Alertmanager routes by the shipped",
-    "  configuration; its pager is this terminal. One run will overflow, the other will hang. It takes about four minutes.",
+    "  configuration; its pager is this terminal. One run will overflow, the other will hang. It takes three minutes.",
     "  Nothing needs a GPU, and nothing of it stays behind.",
 )
 

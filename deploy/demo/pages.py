@@ -67,7 +67,7 @@ class Notice:
         """The message in a frame, its first line saying what it is."""
         inner = [piece for line in self.text.strip().splitlines() for piece in _wrapped(line)]
         title = f" {self.kind} " + (f"- {head} " if head else "")
-        return ["", "┌" + title + "─" * max(0, WIDTH - len(title)), *(f"│ {line}" for line in inner), "└" + "─" * WIDTH, ""]
+        return ["┌" + title + "─" * max(0, WIDTH - len(title)), *(f"│ {line}" for line in inner), "└" + "─" * WIDTH]
 
 
 def _wrapped(line: str) -> list[str]:

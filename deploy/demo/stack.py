@@ -17,9 +17,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 
+import yaml
+
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-ALERTING = ROOT / "alertmanager"  # the directory that ships
+ALERTMANAGER_SETTINGS = ROOT / "alertmanager" / "alertmanager.yml"
+PROMETHEUS_SETTINGS = ROOT / "deploy" / "prometheus" / "prometheus.yml"
 READY_S = 60.0
 ALERTMANAGER_NAMES = ("prometheus-alertmanager", "alertmanager")  # Debian's name, and the name it has elsewhere
 PASSED_ON = ("PATH", "HOME", "LANG", "LC_ALL", "TZ")  # a scheduler's variables would name the runs after the job that runs the demo
@@ -72,7 +75,8 @@ class Stack:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C must not cut the cleaning short
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, signal.SIG_IGN)  # a second Ctrl-C must not cut the cleaning short
         assert self._janitor.stdin is not None
         self._janitor.stdin.close()
         for process in self._processes.values():
@@ -120,16 +124,11 @@ class Stack:
         self._janitor.stdin.flush()
 
 
-def prometheus_settings(exporter: str, alertmanager: str) -> str:
-    """Prometheus's configuration for the demo: the shipped rules and the intervals of a real installation."""
-    return json.dumps(  # JSON is YAML
-        {
-            "global": {"scrape_interval": "15s", "evaluation_interval": "15s"},
-            "rule_files": [str(ALERTING / "rules" / "*.yml")],
-            "alerting": {"alertmanagers": [{"static_configs": [{"targets": [alertmanager]}]}]},
-            "scrape_configs": [
-                {"job_name": "trainer-exporter", "static_configs": [{"targets": [exporter], "labels": {"cluster": "demo"}}]}
-            ],
-        },
-        indent=1,
-    )
+def prometheus_settings(shipped: Path, exporter: str, alertmanager: str) -> str:
+    """The shipped configuration of Prometheus, intervals and all, its two addresses pointed at the demo's programs."""
+    settings = yaml.safe_load(shipped.read_text(encoding="utf-8"))
+    settings["rule_files"] = [str(shipped.parent / path) for path in settings["rule_files"]]
+    settings["alerting"]["alertmanagers"] = [{"static_configs": [{"targets": [alertmanager]}]}]
+    for job in settings["scrape_configs"]:
+        job["static_configs"] = [{"targets": [exporter], "labels": {"cluster": "demo"}}]
+    return json.dumps(settings, indent=1)  # JSON is YAML
