@@ -36,7 +36,11 @@ class Daemon:
         self.port = 0
 
     def __enter__(self) -> Daemon:
-        self.start()
+        try:
+            self.start()
+        except BaseException:
+            self.kill()
+            raise
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
