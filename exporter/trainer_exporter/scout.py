@@ -113,7 +113,7 @@ class Scout:
             assignments=assignments,
             directories=tuple(sorted({str(Path(each.path).parent) for each in followed} | set(self._discovery.directories))),
             saves=self._save_directories(assignments),
-            owners=tuple(self._attribution.owners(self._gpus(), self._runs_by_path(assignments))),
+            owners=self._owners(assignments),
         )
         self._report_writers(assignments, held, {each.path: each.identity for each in followed})
         self.has_looked = True
@@ -252,6 +252,10 @@ class Scout:
     def _cwd(self, path: str) -> str:
         facts = self._writers[path].facts
         return facts.cwd if facts is not None else ""
+
+    def _owners(self, assignments: Sequence[Assignment]) -> tuple[GpuOwner, ...]:
+        writers = {process.pid: each.run for each in assignments for process in self._writers[each.path].processes}
+        return tuple(self._attribution.owners(self._gpus(), self._runs_by_path(assignments), writers=writers))
 
     def _runs_by_path(self, assignments: Sequence[Assignment]) -> Mapping[str, str]:
         """Logs and output directories of the runs that are known, for the processes on the GPUs."""

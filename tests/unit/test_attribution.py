@@ -252,6 +252,14 @@ def test_a_run_that_is_known_by_its_log_keeps_that_name(proc: Proc, tmp_path: Pa
     assert [(owner.run, owner.job_id) for owner in owners] == [("configured", "7")]
 
 
+def test_a_process_that_holds_a_runs_log_serves_that_run(proc: Proc) -> None:
+    proc.put(40, {"RANK": "3"})
+
+    owners = attribute(snapshot(("GPU-a", [40])), proc.processes().describe, writers={40: "heron"})
+
+    assert [(owner.run, owner.rank) for owner in owners] == [("heron", "3")]
+
+
 @pytest.mark.parametrize("lost", [frozenset({"GPU-a"}), frozenset[str]()], ids=["lost", "unreadable"])
 def test_a_card_that_no_longer_answers_keeps_its_owner_for_an_hour(proc: Proc, lost: frozenset[str]) -> None:
     clock = ManualClock()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Final
 
 from trainer_exporter.attribution.naming import run_name
@@ -10,6 +11,7 @@ from trainer_exporter.attribution.processes import Processes, ProcessFacts
 from trainer_exporter.clock import Clock
 from trainer_exporter.model import NO_FACTS, GpuOwner, GpuReading, GpuSnapshot
 
+NO_WRITERS: Final[Mapping[int, str]] = MappingProxyType({})
 MEMORY_S: Final = 3600.0  # design decision 14
 
 
@@ -18,17 +20,19 @@ def attribute(
     describe: Callable[[int], ProcessFacts | None],
     known_runs: Mapping[str, str] = NO_FACTS,
     *,
+    writers: Mapping[int, str] = NO_WRITERS,
     template: str | None = None,
 ) -> tuple[GpuOwner, ...]:
     """The owners of the cards that answered: one for each card, run and rank.
 
-    ``known_runs`` names the runs that we know already by the absolute path of a log or of an output directory; it wins, so that a
-    configured name and a directory's name reach the GPU side too. A process that names no run owns nothing.
+    ``known_runs`` names the runs that we know already by the absolute path of a log or of an output directory, ``writers`` by the PID
+    that holds such a log; both win, so that a configured name and a directory's name reach the GPU side too. A process that names no
+    run owns nothing.
     """
     found: dict[tuple[str, str, str], GpuOwner] = {}
     for reading in snapshot.readings:
         for facts in _described(reading, describe):
-            run = _known(facts, known_runs) or run_name(facts, template)
+            run = writers.get(facts.pid) or _known(facts, known_runs) or run_name(facts, template)
             if run:
                 found.setdefault((reading.identity.uuid, run, facts.rank), _owner(reading, run, facts))
     return tuple(found.values())
@@ -47,12 +51,14 @@ class Attribution:
         self._facts: dict[int, ProcessFacts] = {}
         self._last: dict[str, tuple[float, tuple[GpuOwner, ...]]] = {}  # UUID -> when it last answered, its owners then
 
-    def owners(self, snapshot: GpuSnapshot, known_runs: Mapping[str, str] = NO_FACTS) -> Sequence[GpuOwner]:
+    def owners(
+        self, snapshot: GpuSnapshot, known_runs: Mapping[str, str] = NO_FACTS, *, writers: Mapping[int, str] = NO_WRITERS
+    ) -> Sequence[GpuOwner]:
         """The owners of all cards as of now, those remembered included."""
         now = self._clock.mono()
         listed = {process.pid for reading in snapshot.readings for process in reading.processes}
         self._facts = {pid: facts for pid, facts in self._facts.items() if pid in listed}
-        fresh = attribute(snapshot, self._describe, known_runs, template=self._template)
+        fresh = attribute(snapshot, self._describe, known_runs, writers=writers, template=self._template)
         for reading in snapshot.readings:
             if reading.success and self._is_evidence(reading):
                 uuid = reading.identity.uuid
