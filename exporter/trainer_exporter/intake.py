@@ -26,6 +26,8 @@ _WORDS: Final = incidents.words()
 _LOOK_BACK_BYTES: Final = 8192
 _SHOWN_CHARACTERS: Final = 200
 _SHOWN_FROM_LINES: Final = 32  # at the end of a block, among which an unclaimed one is sought
+_HEAD_LINES: Final = 16  # of a file, by which a format without hints is recognised
+_HEAD_BYTES: Final = 256  # of each of them
 
 
 class Intake:
@@ -34,6 +36,7 @@ class Intake:
     def __init__(self, formats: Sequence[Format], *, max_streams: int = 64, max_line_bytes: int = envelope.MAX_TEXT) -> None:
         self._specific = tuple(one for one in formats if not one.fallback)
         self._fallback = tuple(one for one in formats if one.fallback)
+        self._opening = tuple((one, one.opens) for one in formats if one.opens is not None)
         self._max_streams = max_streams
         self._max_line_bytes = max_line_bytes
         self.restart()
@@ -42,12 +45,14 @@ class Intake:
         """Forget the file: the next chunk is the beginning of another."""
         self._format: Format | None = None
         self._parsers: dict[str, Parser] = {}
+        self._resting: dict[str, dict[str, Parser]] = {}  # of formats seen before the present one: their lines may come again
         self._wanting: set[str] = set()  # streams whose parser wants every line
         self._hints = self._hints_of(None)
         self._container: str | None = None  # None: no line seen yet
         self._half = b""  # of a container's record
         self._partial: dict[str, bytes] = {}  # of a line that a container's records hold, by its stream
         self._line = 1
+        self._head: list[tuple[int, bytes]] | None = []  # the file's first lines by number; None: they have been judged
         self._labelled = False
         self._unclaimed: Line | None = None  # the last line with a hint in it that nobody claimed
         self._tail = b""
@@ -101,8 +106,9 @@ class Intake:
             self._out.extend(parser.flush())
 
     def _read_block(self, data: bytes, first_line: int) -> None:
-        position, counted, number = 0, 0, first_line
         claimed: set[int] = set()
+        position = self._open(data, first_line, claimed) if self._head is not None else 0
+        counted, number = 0, first_line
         while position < len(data):
             known = self._format
             for start, end, kinds in self._interesting(data, position):
@@ -121,6 +127,39 @@ class Intake:
             self._counts["unmatched"] += lines - len(claimed)
         self._tail = (self._tail + data[-_LOOK_BACK_BYTES:])[-_LOOK_BACK_BYTES:]
         self._show_last_of(data, claimed)
+
+    def _open(self, data: bytes, first_line: int, claimed: set[int]) -> int:
+        """Offer the file's first lines to the formats that are recognised by nothing else; where in the block the rest begins."""
+        assert self._head is not None
+        before = len(self._head)
+        starts: list[int] = []
+        start, number = 0, first_line
+        while start < len(data) and len(self._head) < _HEAD_LINES:
+            end = end_of_line(data, start)
+            self._head.append((number, data[start : min(end, start + _HEAD_BYTES)]))
+            starts.append(start)
+            start, number = end + 1, number + 1
+            texts = [envelope.without_terminal(raw.decode("utf-8", "replace")).strip() for _, raw in self._head]
+            for one, opens in self._opening:
+                if opens(texts):
+                    self._take_head(one, before, starts, claimed)
+                    return start
+        if len(self._head) >= _HEAD_LINES or self._format is not None:
+            self._head = None
+        return 0
+
+    def _take_head(self, one: Format, before: int, starts: Sequence[int], claimed: set[int]) -> None:
+        """Read the file's first lines as of this format; those ``before`` came with earlier blocks and were counted with them."""
+        head, self._head = self._head or [], None
+        self._format, self._parsers, self._hints = one, {}, self._hints_of(one)
+        for at, (number, raw) in enumerate(head):
+            kinds = _METRIC if at < before else _METRIC | self._kinds(raw)
+            if not self._read_line(raw, number, kinds):
+                continue
+            if at < before:
+                self._counts["unmatched"] -= 1
+            else:
+                claimed.add(starts[at - before])
 
     def _show_last_of(self, data: bytes, claimed: set[int]) -> None:
         end = len(data)
@@ -229,16 +268,14 @@ class Intake:
 
     def _take(self, one: Format, line: Line) -> str:
         """Let one format read the line; the one that claims it is the file's from here on."""
-        parser = self._parser_of(line.stream) if one is self._format else self._new_parser(one, line)
+        parser = self._parser_of(line.stream) if one is self._format else self._other_parser(one, line)
         reading = parser.parse(line)
         if reading is None:
             if not parser.wants_all:
                 self._wanting.discard(line.stream)
             return ""
         if one is not self._format:
-            self._release()
-            self._format, self._parsers, self._hints = one, {line.stream: parser}, self._hints_of(one)
-            self._wanting.clear()
+            self._turn_to(one, line.stream, parser)
         if parser.wants_all:
             self._wanting.add(line.stream)
         elif self._wanting:
@@ -246,8 +283,22 @@ class Intake:
         self._out.extend(reading)
         return "malformed" if any(isinstance(said, Malformed) for said in reading) else "parsed"
 
-    def _new_parser(self, one: Format, line: Line) -> Parser:
-        """A parser that has seen the line before its first: the bar beside it, which is nobody's as long as no format is known."""
+    def _turn_to(self, one: Format, stream: str, parser: Parser) -> None:
+        self._release()
+        if self._format is not None:
+            self._resting[self._format.name] = self._parsers
+        self._parsers = self._resting.pop(one.name, {}) | {stream: parser}
+        self._format, self._hints = one, self._hints_of(one)
+        self._wanting.clear()
+
+    def _other_parser(self, one: Format, line: Line) -> Parser:
+        """The parser of a format that is not the present one: as it was left when a library's lines came between its own, else a new one.
+
+        A new one has seen the line before its first: the bar beside it, which is nobody's as long as no format is known.
+        """
+        resting = self._resting.get(one.name, {}).get(line.stream)
+        if resting is not None:
+            return resting
         parser = one.parser()
         if self._unclaimed is not None and self._unclaimed.stream == line.stream:
             parser.parse(self._unclaimed)

@@ -80,6 +80,15 @@ def test_two_programs_in_one_file_are_both_read() -> None:
     assert losses(events(data)) == [(1, 2.25), (2, 1.5), (4, 2.25), (5, 2.0)]
 
 
+def test_a_format_whose_lines_come_again_knows_what_it_had_seen() -> None:
+    without_loss = MEGATRON.replace(b"lm loss: 2.250000E+00 | ", b"").replace(b" |\n", b" | number of skipped iterations:   0 |\n")
+
+    *_, last = events(MEGATRON + DICT + without_loss)
+
+    assert isinstance(last, Record)
+    assert last.hidden_nonfinite == {"loss"}  # a loss that had been shown before is left out only when it is NaN
+
+
 def test_the_fallback_stays_out_once_a_format_is_known() -> None:
     assert losses(events(MEGATRON + PLAIN)) == [(1, 2.25)]
 
@@ -133,6 +142,43 @@ def test_after_a_restart_nothing_is_known_of_the_old_file() -> None:
     assert reader.format == ""
     assert not reader.counts
     assert losses(events(PLAIN, reader)) == [(1, 2.5)]
+
+
+COLUMNS = b"5 9.5\n10 8.25\n15 7.125\n20 6.0625\n25 5.5\n"
+
+
+@pytest.mark.parametrize("cut", range(0, len(COLUMNS), 3))
+def test_a_file_of_bare_numbers_is_known_by_its_first_lines_and_read_from_the_first(cut: int) -> None:
+    end = COLUMNS.rfind(b"\n", 0, cut) + 1
+    reader = intake()
+
+    found = reader.feed(Chunk(COLUMNS[:end], 1, 0.0, live=True)) if end else []
+    found += reader.feed(Chunk(COLUMNS[end:], 1 + COLUMNS.count(b"\n", 0, end), 0.0, live=True))
+
+    assert losses(found) == [(1, 9.5), (2, 8.25), (3, 7.125), (4, 6.0625), (5, 5.5)]
+    assert reader.counts == {"parsed": 5, "unmatched": 0}
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        pytest.param(b"5 9.5\n10 8.25\n15 7.125\n", id="too few"),
+        pytest.param(b"5 9.5\n10 8.25\n11 7.125\n20 6.0625\n25 5.5\n", id="not at regular steps"),
+        pytest.param(b"5 9.5\n10 8.25\ndone\n15 7.125\n20 6.0625\n25 5.5\n", id="other lines between"),
+        pytest.param(NOISE * 20 + COLUMNS, id="deep in another file"),
+        pytest.param(PLAIN + COLUMNS, id="behind a line of a trainer"),
+    ],
+)
+def test_numbers_that_may_mean_anything_are_left_alone(data: bytes) -> None:
+    found = events(data)
+
+    assert [loss for _, loss in losses(found)] in ([], [2.5])
+
+
+def test_a_file_of_bare_numbers_ends_with_the_first_line_of_another_shape() -> None:
+    found = events(COLUMNS + b"total 12\n30 1.5\n" + JSON)
+
+    assert losses(found) == [(1, 9.5), (2, 8.25), (3, 7.125), (4, 6.0625), (5, 5.5), (8, 2.0)]
 
 
 def test_ranks_that_share_a_file_do_not_share_their_state() -> None:
