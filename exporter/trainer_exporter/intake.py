@@ -107,7 +107,7 @@ class Intake:
 
     def _read_block(self, data: bytes, first_line: int) -> None:
         claimed: set[int] = set()
-        position = self._open(data, first_line, claimed) if self._head is not None else 0
+        position = self._open(data, first_line, claimed)
         counted, number = 0, first_line
         while position < len(data):
             known = self._format
@@ -130,7 +130,9 @@ class Intake:
 
     def _open(self, data: bytes, first_line: int, claimed: set[int]) -> int:
         """Offer the file's first lines to the formats that are recognised by nothing else; where in the block the rest begins."""
-        assert self._head is not None
+        if self._head is None or self._format is not None:
+            self._head = None
+            return 0
         before = len(self._head)
         starts: list[int] = []
         start, number = 0, first_line
@@ -144,7 +146,7 @@ class Intake:
                 if opens(texts):
                     self._take_head(one, before, starts, claimed)
                     return start
-        if len(self._head) >= _HEAD_LINES or self._format is not None:
+        if len(self._head) >= _HEAD_LINES:
             self._head = None
         return 0
 
