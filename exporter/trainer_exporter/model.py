@@ -120,6 +120,7 @@ class Record:
     phase: Phase | None = None  # the phase that the run has entered with this line
     checkpoint: Checkpoint | None = None
     hidden_nonfinite: frozenset[str] = frozenset()  # fields that are not finite though the trainer prints otherwise
+    precise: bool = False  # from a file that the trainer keeps for programs: its values are not rounded for people
     step_exact: bool = True  # False: the step was taken from a bar beside the line and may lag
     starts: bool = False  # the trainer announces a start: whatever follows is a new attempt
     closes: bool = False  # the trainer's closing word: it ended by itself

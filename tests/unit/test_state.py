@@ -25,7 +25,7 @@ class Story:
     def record(self, *, after: float = 10.0, source: str = CONSOLE, live: bool = True, **about: object) -> None:
         self.line += 1
         self.now += after
-        special = {"starts", "closes", "phase", "hidden_nonfinite", "step_exact", "checkpoint", "metrics", "facts"}
+        special = {"precise", "starts", "closes", "phase", "hidden_nonfinite", "step_exact", "checkpoint", "metrics", "facts"}
         fields = {name: value for name, value in about.items() if name not in special}
         record = Record(line=self.line, fields=fields, **{name: value for name, value in about.items() if name in special})  # type: ignore[arg-type]
         moment = Moment(self.now, True, tick=self.now, clock="arrival") if live else Moment(None, False)
@@ -166,6 +166,14 @@ def test_a_console_and_a_json_file_are_one_run_and_no_step_counts_twice(story: S
     assert story.seen.gauges["grad_norm"] == 0.5  # which the other one does not have
     assert story.seen.gauges["loss_baseline"] == 2.0
     assert story.seen.gauges["step"] == 300
+
+
+def test_a_file_for_programs_is_believed_before_a_console_that_rounds(story: Story) -> None:
+    for step in range(10, 110, 10):
+        story.record(after=5.0, source=CONSOLE, step=step, loss=1.477)
+        story.record(after=0.1, source=JSON, step=step, loss=1.4769781, precise=True)
+
+    assert story.seen.gauges["loss"] == 1.4769781
 
 
 def test_the_console_takes_over_when_the_json_file_falls_silent(story: Story) -> None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import posixpath
 import re
+from dataclasses import replace
 from typing import Final
 
 from trainer_exporter.formats.announcements import RUNNING, Announcements
@@ -92,7 +93,7 @@ def _json_line(line: Line) -> Reading:
     except ValueError:
         return [Malformed(line.number, "json")]
     record = _record(line, {key: value for key, value in found.items() if value is not None})
-    return [record] if "step" in record.fields else [Malformed(line.number, "no_step")]
+    return [replace(record, precise=True)] if "step" in record.fields else [Malformed(line.number, "no_step")]
 
 
 def _record(line: Line, found: dict[str, object]) -> Record:

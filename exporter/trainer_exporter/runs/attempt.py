@@ -119,7 +119,7 @@ class Attempt:
         """Take over the values of a record."""
         fields = record.fields
         step = fields.get("step", state.step)
-        rank = int(state.exact) + int("step" in fields)
+        rank = int(state.exact) + int("step" in fields) + 2 * int(record.precise)
         wall = moment.wall if moment.live else None
         for field in SERIES_FIELDS:
             if field in fields and self.series[field].accepts(source, rank, step):

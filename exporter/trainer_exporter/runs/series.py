@@ -28,15 +28,16 @@ class FieldSeries:
 
     def accepts(self, source: str, rank: int, step: float | None) -> bool:
         """Whether this source's record is the one that counts; taking over from a worse or a silent owner happens here."""
+        is_owner = source == self._owner or rank > self._owner_rank
+        if is_owner:
+            self._own(source, rank)
         if step is not None and step <= self._ordinal:
             return False  # the second word on a step, or a source that lags behind
-        if source == self._owner or rank > self._owner_rank:
+        if not is_owner:
+            self._ahead += 1
+            if self._ahead <= OWNER_PATIENCE:
+                return False
             self._own(source, rank)
-            return True
-        self._ahead += 1
-        if self._ahead <= OWNER_PATIENCE:
-            return False
-        self._own(source, rank)
         return True
 
     def _own(self, source: str, rank: int) -> None:
