@@ -19,15 +19,31 @@ _FIELDS: Final = {
     "epoch": "epoch",
     "num_input_tokens_seen": "total_tokens",
     "num_tokens": "total_tokens",  # TRL
+    "tokens/total": "total_tokens",  # Axolotl; its rates are a GPU's, and how many there are is not said
+    "step_time": "step_duration_seconds",  # TRL, where it generates
+    "lr": "learning_rate",  # TRL's PPO
+    "loss/policy_avg": "loss",  # idem
 }
+# What a training line says about how well the model does, as TRL, ms-swift and Axolotl name it.
+_RESULTS: Final = re.compile(
+    r"reward|reward_std|kl|entropy|mean_token_accuracy|token_acc|frac_reward_zero_std|clip_ratio|completion_length"
+    r"|completions/(?:mean_length|clipped_ratio)|objective/(?:kl|entropy|rlhf_reward|scores)|rewards/[\w.@-]+(?:/mean)?"
+)
 # What an evaluation reports of its own speed is no result.
 _NO_RESULT: Final = re.compile(r"runtime$|_per_second$|preparation_time$|num_tokens$|num_input_tokens_seen$")
 MAX_METRICS: Final = 32
+# ms-swift's dictionaries are the Trainer's with their step inside.
+_OWN_STEP: Final = re.compile(r"['\"](?:(?:global_step/max_steps|iteration)['\"]: ['\"]\d+/\d+['\"]|global_step['\"]: \d+\b)")
 
 
 def pairs(text: str) -> dict[str, str]:
     """The keys of a printed dictionary with their values as printed, quotes taken off."""
     return {key: value.strip("'") for key, value in _PAIR.findall(text)}
+
+
+def has_own_step(text: str) -> bool:
+    """Whether a printed dictionary, or a JSON line, is of those that say their step."""
+    return _OWN_STEP.search(text) is not None
 
 
 def training_fields(found: dict[str, str]) -> dict[str, float]:
@@ -40,8 +56,20 @@ def training_fields(found: dict[str, str]) -> dict[str, float]:
     return fields
 
 
+def results(found: dict[str, str]) -> dict[str, float]:
+    """Rewards, divergence, accuracy and the like that a training dictionary holds, by the trainer's names."""
+    metrics: dict[str, float] = {}
+    for key, value in found.items():
+        if _RESULTS.fullmatch(key) and len(metrics) < MAX_METRICS and (read := number(value)) is not None:
+            metrics[key] = read
+    return metrics
+
+
 def evaluation(found: dict[str, str]) -> tuple[dict[str, float], dict[str, float]]:
-    """Fields and further results of an evaluation: ``eval_loss`` is a field, ``eval_math_loss`` the result ``math_loss``."""
+    """Fields and further results of an evaluation: ``eval_loss`` is a field, ``eval_math_loss`` the result ``math_loss``.
+
+    A result that training lines have too keeps its ``eval_``, so that the two are never taken for one.
+    """
     fields: dict[str, float] = {}
     metrics: dict[str, float] = {}
     for key, value in found.items():
@@ -50,7 +78,7 @@ def evaluation(found: dict[str, str]) -> tuple[dict[str, float], dict[str, float
         if key in {"eval_loss", "epoch"}:
             fields[key] = read
         elif key.startswith("eval_") and not _NO_RESULT.search(key) and len(metrics) < MAX_METRICS:
-            metrics[key[5:]] = read
+            metrics[key if _RESULTS.fullmatch(key[5:]) else key[5:]] = read
     return fields, metrics
 
 

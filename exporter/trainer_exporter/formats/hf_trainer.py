@@ -1,4 +1,4 @@
-"""Hugging Face ``transformers.Trainer``, versions 4.30 to 5.24, and what is built on it (TRL, LLaMA-Factory's console).
+"""Hugging Face ``transformers.Trainer``, versions 4.30 to 5.24, and what is built on it: TRL, Axolotl, Unsloth, LLaMA-Factory's console.
 
     {'loss': 1.8421, 'grad_norm': 0.7312498688697815, 'learning_rate': 4.829e-05, 'epoch': 0.34}          (version 4)
     {'loss': '1.842', 'grad_norm': '0.7312', 'learning_rate': '4.829e-05', 'epoch': '0.3442'}             (version 5)
@@ -6,24 +6,33 @@
 Odd: the line has no step. The tqdm bar beside it has: tqdm clears the bar, prints the line and draws the bar anew, so the bar
 *behind* the line is exact, while the one before it may be 0.1 s old. A line is therefore held back until a bar comes.
 Lines without a bar between them come out of a buffer in a burst; their steps follow from their epochs (see ``epochs``).
+
+open-instruct has the Trainer's header and bar, and a line of its own that has the step; its TPS is a mean over the session.
+
+    06/03/2025 10:11:12 - INFO - __main__ -   Step: 40, LR: 1.9e-05, Loss: 1.2034, TPS: 10214.77
 """
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Final
 
-from trainer_exporter.formats.announcements import RUNNING, TRAINING, Announcements
+from trainer_exporter.formats.announcements import RUNNING, TRAINING, UNSLOTH, Announcements, is_unsloth
 from trainer_exporter.formats.bars import SIGN, Bar, bar
 from trainer_exporter.formats.base import LOSS, NOTHING, Format, Reading
-from trainer_exporter.formats.dicts import evaluation, hidden_nonfinite, pairs, training_fields
+from trainer_exporter.formats.dicts import evaluation, has_own_step, hidden_nonfinite, pairs, results, training_fields
 from trainer_exporter.formats.epochs import EpochMark, StepsFromEpochs
 from trainer_exporter.model import Line, Malformed, Phase, Record
-from trainer_exporter.numbers import number
+from trainer_exporter.numbers import NUMBER, number
 
-_TRAINING_KEYS: Final = ("loss", "learning_rate")
+_TRAINING_KEYS: Final = ("loss", "learning_rate", "loss/policy_avg")
 _SAVE_BAR: Final = "Writing model shards:"  # version 5 shows a save by a bar of its own, and by nothing else
-_OPENINGS: Final = ("{'loss': ", "{'eval_", "{'train_runtime': ", "{'grad_norm': ", "{'learning_rate': ")
+_OPENINGS: Final = ("{'loss': ", "{'eval_", "{'train_runtime': ", "{'grad_norm': ", "{'learning_rate': ", "{'eps': ")
+_STEP_LINE: Final = re.compile(  # a logger writes it behind the bar, on the same line
+    rf"(?:^|INFO - \S+ -) *Step: (?P<step>\d+), LR: (?P<learning_rate>{NUMBER}), Loss: (?P<loss>{NUMBER})"
+    rf"(?:,? Aux Loss: {NUMBER})?(?:, TPS: {NUMBER})?$"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +75,11 @@ class HfTrainer:
         at = text.find("{'")
         if "%|" in text:
             out += self._read_bar(line, text if at < 0 else text[:at])
-            if at < 0:
-                return out
-        elif at > 0 and text[:at].strip():
+        if "Step: " in text and (found := _STEP_LINE.search(text)) is not None:
+            return [*out, *self._step_line(line, found)]
+        if "%|" in text and at < 0:
+            return out
+        if "%|" not in text and at > 0 and text[:at].strip():
             return NOTHING if text.startswith("llamafactory.") else None  # its twin has been printed as a plain line
         if at >= 0:
             said = self._read_dict(line, text[at:])
@@ -88,7 +99,7 @@ class HfTrainer:
         said = self._announcements.read(line, text)
         if said is None:
             return None
-        if TRAINING in text:
+        if any(record.starts for record in said):
             self._total = self._bar = self._other_bar = self._step = None
             self._has_lines = self._has_closed = self._is_buffered = False
         if self._announcements.total:
@@ -147,18 +158,32 @@ class HfTrainer:
     # Dictionaries
 
     def _read_dict(self, line: Line, text: str) -> Reading | None:
+        if has_own_step(text):
+            return None
         if not text.endswith("}"):
             return [Malformed(line.number, "truncated")] if text.startswith(_OPENINGS) else None
         found = pairs(text)
         if any(key in found for key in _TRAINING_KEYS):
             fields = training_fields(found)
-            return self._hold(_Held(line, fields, {}, _epoch(found, text), self._training(), is_training=True)) if fields else None
+            held = _Held(line, fields, results(found), _epoch(found, text), self._training(), is_training=True)
+            return self._hold(held) if fields else None
         if "train_runtime" in found and "train_loss" in found:
             return self._close(line, found)
         fields, metrics = evaluation(found)
         if "eval_loss" in found or "eval_runtime" in found:
             return self._hold(_Held(line, fields, metrics, _epoch(found, text), None, is_training=False))
         return NOTHING if "test_runtime" in found else None
+
+    def _step_line(self, line: Line, found: re.Match[str]) -> list[Record | Malformed]:
+        """open-instruct's own line. The bar drawn before it says less of the same step, or nothing yet."""
+        self._announcements.end_block()
+        read = {name: number(found[name]) for name in ("loss", "learning_rate")}
+        fields: dict[str, float] = {"step": int(found["step"]), **{name: value for name, value in read.items() if value is not None}}
+        if self._total is not None and fields["step"] <= self._total:
+            fields["target_steps"] = self._total
+        out = [*self._resolved(None), *self._superseded(int(fields["step"]))]
+        self._step, self._has_lines = int(fields["step"]), True
+        return [*out, Record(line.number, fields, stamp=line.stamp, phase=self._training())]
 
     def _training(self) -> Phase | None:
         if self._phase is Phase.TRAINING:
@@ -277,18 +302,21 @@ def _epoch(found: dict[str, str], text: str) -> EpochMark | None:
 
 
 def _sniff(text: str) -> bool:
-    if text == TRAINING:
+    if text == TRAINING or is_unsloth(text):
+        return True
+    if "Step: " in text and _STEP_LINE.search(text) is not None:
         return True
     at = text.find("{'")
     if at < 0 or (at > 0 and "%|" not in text):
         return False
-    return text.startswith(_OPENINGS, at) and ("'epoch': " in text or "'learning_rate': " in text or "train_runtime" in text)
+    is_ours = "'epoch': " in text or "'learning_rate': " in text or "train_runtime" in text
+    return is_ours and text.startswith(_OPENINGS, at) and not has_own_step(text)
 
 
 FORMAT: Final = Format(
     name="hf_trainer",
-    summary="Hugging Face Trainer, versions 4 and 5, and trainers built on it (TRL, LLaMA-Factory's console)",
-    hints=(LOSS, RUNNING, SIGN),
+    summary="Hugging Face Trainer, versions 4 and 5, and its heirs (TRL, Axolotl, Unsloth, open-instruct, LLaMA-Factory's console)",
+    hints=(LOSS, RUNNING, SIGN, UNSLOTH),
     details=(b"checkpoint", b"Training completed"),
     sniff=_sniff,
     parser=HfTrainer,
