@@ -7,16 +7,16 @@ BIN := $(VENV)/bin
 PROGRAMS := prometheus promtool prometheus-alertmanager amtool gcc
 PACKAGES := prometheus prometheus-alertmanager gcc libc6-dev
 
-.PHONY: help demo test check format test-live bench dashboards programs clean
+.PHONY: help demo test check format dashboards test-live programs clean
 
 help: ## say what there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
-demo: $(VENV)/.ready programs ## a recorded real training breaks, and becomes a page; no GPU, no Grafana
-	$(BIN)/python deploy/demo/demo.py
+demo: $(VENV)/.ready ## a recorded real training breaks, and becomes a page; no GPU, no Grafana
+	$(BIN)/python -B deploy/demo/demo.py
 
 test: $(VENV)/.ready programs ## the whole suite, with the real Prometheus and Alertmanager
-	$(BIN)/pytest
+	$(BIN)/pytest -m "not live"
 
 check: $(VENV)/.ready programs ## linters, types, rules, routes
 	$(BIN)/ruff check .
@@ -34,10 +34,14 @@ format: $(VENV)/.ready ## let the formatter have its way
 dashboards: $(VENV)/.ready ## build the dashboards' JSON from their code
 	$(BIN)/python grafana/build.py
 
-test-live: $(VENV)/.ready ## train tiny models for real and compare; needs torch, which is installed beside
-	$(PYTHON) -m venv .venv-live
-	.venv-live/bin/pip install --quiet -r tests/live/requirements.txt
+test-live: $(VENV)/.ready .venv-live/.ready ## train tiny models for real and compare; installs torch into an environment of its own
 	$(BIN)/pytest -m live tests/live
+
+.venv-live/.ready: tests/live/requirements.txt
+	$(PYTHON) -m venv .venv-live
+	.venv-live/bin/pip install --quiet --disable-pip-version-check -r tests/live/requirements.txt
+	.venv-live/bin/pip install --quiet --disable-pip-version-check --no-deps llamafactory==0.9.5
+	touch $@
 
 programs: # Prometheus's own programs, for the tests that judge with the real ones
 	@missing=""; for p in $(PROGRAMS); do command -v $$p >/dev/null || missing="$$missing $$p"; done; \
