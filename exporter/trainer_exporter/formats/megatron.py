@@ -1,16 +1,18 @@
-"""NVIDIA Megatron-LM, v1.0 to core_v0.19 and HEAD, and the lines that Megatron-DeepSpeed shares with it.
+"""NVIDIA Megatron-LM, v1.0 to core_v0.19 and HEAD, and its forks: Megatron-DeepSpeed, Megatron-Bridge, Megatron-SWIFT 3.8 to 3.12.
 
      [2025-03-14 09:21:07.482913] iteration     2400/  500000 | consumed samples:      1228800 | ... | lm loss: 2.318774E+00 | ...
 
 Odd: the last rank prints, so the first node of a job shows no loss; times are milliseconds; and **a loss that is NaN is not
 printed as NaN: its field is left out**. On the first lines of fp16 runs it is missing too, because all iterations were skipped.
-Old DeepSpeed forks print ``loss scale: -1.0`` and ``grad norm: 0.000`` on every line: there the engine owns both.
+From core_v0.17 on such a line shows ``lm loss: 0.000000E+00`` instead. Old DeepSpeed forks print ``loss scale: -1.0`` and ``grad norm:
+0.000`` on every line: there the engine owns both. BigScience's fork prints seconds, Megatron-SWIFT prints a NaN as such.
 """
 
 from __future__ import annotations
 
 import math
 import re
+from dataclasses import replace
 from typing import Final
 
 from trainer_exporter.formats.base import LOSS, NOTHING, Format, Reading
@@ -23,9 +25,11 @@ _FIELDS: Final[dict[str, tuple[str, float]]] = {
     " consumed samples": ("total_samples", 1.0),
     " consumed tokens": ("total_tokens", 1.0),
     " elapsed time per iteration (ms)": ("step_duration_seconds", 1000.0),
+    " elapsed time per iteration (s)": ("step_duration_seconds", 1.0),
     " throughput per GPU (TFLOP/s/GPU)": ("tflops_per_gpu", 1.0),
     " TFLOPs": ("tflops_per_gpu", 1.0),
     " samples per second": ("samples_per_second", 1.0),
+    " tokens per gpu per second (tgs)": ("tokens_per_second", 1.0),  # of one GPU, until multiplied below
     " learning rate": ("learning_rate", 1.0),
     " global batch size": ("global_batch_size", 1.0),
     " lm loss": ("loss", 1.0),
@@ -36,6 +40,10 @@ _FIELDS: Final[dict[str, tuple[str, float]]] = {
     " number of skipped iterations": ("skipped_steps", 1.0),
     " number of nan iterations": ("nonfinite_steps", 1.0),
 }
+_GLUED: Final = re.compile(r" iteration +(?P<step>\d+)/ *(?P<total>\d+) \|")
+_ELAPSED: Final = re.compile(r"\| elapsed time: (?P<time>(?:\d+[dhms] ?)+)\|")  # Megatron-SWIFT, since the start of the process
+_SECONDS: Final = {"d": 86400, "h": 3600, "m": 60, "s": 1}
+_BRIDGE: Final = re.compile(r"^Step Time : (?P<s>[\d.]+)s GPU utilization: (?P<tflops>[\d.]+)MODEL_TFLOP/s/GPU$")
 _VALIDATION: Final = re.compile(
     r"^ *(?P<set>\S+) loss at (?:iteration (?P<step>\d+)(?: on (?P<split>validation|test) set)?"
     r"|the end of training for (?P<old>val|test) data) \|(?P<fields>.*)$"
@@ -46,12 +54,14 @@ _SCHEDULED: Final = re.compile(r"^ *scheduled an async checkpoint save at iterat
 _SAVED: Final = re.compile(r"^ *successfully saved (?:local )?checkpoint (?:at|from) iteration +(?P<step>\d+)(?: to (?P<dir>\S+))?")
 _LOADED: Final = re.compile(r"^ *successfully loaded checkpoint from (?P<dir>\S+).* at iteration (?P<step>\d+)")
 _SAVE_TIMER: Final = re.compile(r"save-checkpoint(?: \.+)?: (?:\([\d.]+, )?(?P<ms>[\d.]+)")
+_LATENCY: Final = re.compile(r"^Checkpoint Save GB: \S+, GB/Sec: \S+, Latency\(second\): (?P<s>[\d.]+)$")
 _RELATED: Final = re.compile(r"^global rank \d+ is saving checkpoint |^ loading (?:release |distributed )*checkpoint from ")
 _DATED: Final = re.compile(r"^\[(?P<event>[^\]]+)\] datetime: (?P<time>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) ?$")
-_NAN: Final = re.compile(r"found (?:NaN|Inf) in local forward loss calculation")
+_NAN: Final = re.compile(r"found (?:NaN|Inf) in local (?:forward (?P<loss>loss) calculation|(?P<grad_norm>grad norm))")
 _EVALUATING: Final = re.compile(r"^Evaluating (?:on \d+ samples|iter \d+/\d+)")
 
 _DUMP_BEGIN: Final = re.compile(r"^-+ arguments -+$")
+_OWN_DUMP_BEGIN: Final = re.compile(r"^-{24} arguments -{24}$")  # v1 had fewer dashes, and gpt-neox still has
 _DUMP_END: Final = re.compile(r"^-+ end of arguments -+$")
 _ARGUMENT: Final = re.compile(r"^  (?P<name>\w+) \.{3,} (?P<value>.*)$")
 _PADDED: Final = re.compile(r"^ *> padded vocab \(size: \d+\) with \d+ dummy tokens \(new size: (?P<size>\d+)\)")
@@ -79,6 +89,8 @@ class Megatron:
         self._is_evaluating = False
         self._saving: tuple[int, str, Stamp | None] | None = None
         self._untimed: int | None = None  # step of a save whose duration only the timers can tell
+        self._latency_s: float | None = None  # of the save in progress, where it was told before its success
+        self._world_size: float | None = None
 
     @property
     def wants_all(self) -> bool:
@@ -92,7 +104,7 @@ class Megatron:
             self._wanted -= 1
             if (said := self._argument(line)) is not None:
                 return said
-        if "checkpoint" in text:
+        if "checkpoint" in text or text.startswith("Checkpoint Save"):
             return self._checkpoint(line)
         if " arguments -" in text and _DUMP_BEGIN.match(text):
             self._wanted, self._constants, self._facts, self._step = _DUMP_LINES, {}, {}, None
@@ -105,6 +117,8 @@ class Megatron:
     # Iterations and validations
 
     def _iteration(self, line: Line, head: re.Match[str]) -> Record | Malformed:
+        for glued in _GLUED.finditer(line.text, head.end()):
+            head, line = glued, replace(line, stamp=None)  # another line has begun behind half of this one: what follows is its own
         fields: dict[str, float] = {"step": int(head["step"]), "target_steps": int(head["total"])}
         for piece in line.text[head.end() :].split("|")[:-1]:  # what has no bar behind it is torn
             printed, _, value = piece.rpartition(": ")
@@ -113,6 +127,8 @@ class Megatron:
                 fields[known[0]] = read / known[1]
         if len(fields) == 2:
             return Malformed(line.number, "truncated")
+        if "memory(GiB)" in line.text and (spent := _ELAPSED.search(line.text)) is not None:
+            fields["elapsed_seconds"] = sum(int(part[:-1]) * _SECONDS[part[-1]] for part in spent["time"].split())
         self._wanted, self._is_evaluating = 0, False
         self._step = int(fields["step"])
         return self._record(line, fields)
@@ -121,6 +137,12 @@ class Megatron:
         if fields.get("loss_scale", 0.0) < 0.0:
             del fields["loss_scale"]
             fields.pop("grad_norm", None)
+        if fields.get("loss") == 0.0 and fields.get("skipped_steps", 0.0) > 0.0:
+            del fields["loss"]  # the mean over no iteration at all
+        if "tokens_per_second" in fields:
+            of_one = fields.pop("tokens_per_second")
+            if self._world_size:
+                fields["tokens_per_second"] = of_one * self._world_size
         duration, batch = fields.get("step_duration_seconds"), fields.get("global_batch_size")
         if duration and batch and "samples_per_second" not in fields:
             fields["samples_per_second"] = batch / duration
@@ -159,7 +181,7 @@ class Megatron:
         text = line.text
         if (found := _SAVING.match(text)) is not None:
             step, directory = int(found["step"]), found["dir"]
-            self._saving = (step, directory, line.stamp)
+            self._saving, self._latency_s = (step, directory, line.stamp), None
             return [self._saved(line, CheckpointEvent.STARTED, found, phase=Phase.CHECKPOINTING)]
         if (found := _SCHEDULED.match(text)) is not None:
             return [self._saved(line, CheckpointEvent.STARTED, found, phase=Phase.TRAINING, blocking=False)]
@@ -167,8 +189,8 @@ class Megatron:
             return [self._finished(line, found)]
         if (found := _LOADED.match(text)) is not None:
             return [Record(line.number, {"step": int(found["step"])}, stamp=line.stamp)]
-        if (timed := _SAVE_TIMER.search(text)) is not None:
-            return self._timed(line, float(timed["ms"]) / 1e3)
+        if (timed := _SAVE_TIMER.search(text) or _LATENCY.match(text)) is not None:
+            return self._timed(line, number(timed[timed.lastgroup or 0]), per_second=1e3 if timed.lastgroup == "ms" else 1.0)
         return NOTHING if _RELATED.match(text) else None
 
     def _saved(self, line: Line, event: CheckpointEvent, found: re.Match[str], *, phase: Phase, blocking: bool = True) -> Record:
@@ -183,18 +205,23 @@ class Megatron:
             _, directory, began = self._saving
             if began is not None and line.stamp is not None and line.stamp.zoned == began.zoned:
                 duration = max(0.0, line.stamp.seconds - began.seconds)
+        if self._latency_s is not None:
+            duration, self._latency_s = self._latency_s, None
         self._untimed = step if duration is None else None
         self._saving = None
         path = f"{directory}/iter_{step:07d}" if directory else ""
         news = Checkpoint(CheckpointEvent.FINISHED, step, path, duration)
         return Record(line.number, stamp=line.stamp, phase=Phase.TRAINING, checkpoint=news)
 
-    def _timed(self, line: Line, seconds: float) -> Reading:
-        """The timers come behind the success line; they tell its duration where no stamps did."""
+    def _timed(self, line: Line, units: float | None, *, per_second: float) -> Reading:
+        """The timers come behind the success line; they tell its duration where no stamps did. DeepSpeed's word may come before."""
+        if units is None or not math.isfinite(units):
+            return NOTHING
         step, self._untimed = self._untimed, None
         if step is None:
+            self._latency_s = units / per_second if self._saving is not None else None
             return NOTHING
-        return [Record(line.number, checkpoint=Checkpoint(CheckpointEvent.FINISHED, step, duration_seconds=seconds))]
+        return [Record(line.number, checkpoint=Checkpoint(CheckpointEvent.FINISHED, step, duration_seconds=units / per_second))]
 
     # Arguments and the rest
 
@@ -206,6 +233,7 @@ class Megatron:
             return None
         if _DUMP_END.match(line.text):
             constants, self._constants, self._wanted = self._constants, None, _AFTER_DUMP_LINES
+            self._world_size = constants.get("world_size")
             return [Record(line.number, constants, facts=self._facts, stamp=line.stamp)]
         found = _ARGUMENT.match(line.text)
         if found is None:
@@ -227,9 +255,23 @@ class Megatron:
                 return NOTHING
             self._is_evaluating = True
             return [Record(line.number, stamp=line.stamp, phase=Phase.EVALUATING)]
-        if _NAN.search(line.text):
-            return [Record(line.number, stamp=line.stamp, hidden_nonfinite=frozenset({"loss"}))]
-        return None
+        return self._bridged(line) if line.text.startswith("Step Time : ") else self._not_finite(line)
+
+    def _not_finite(self, line: Line) -> Reading | None:
+        found = _NAN.search(line.text)
+        if found is None or found.lastgroup is None:
+            return None
+        return [Record(line.number, stamp=line.stamp, hidden_nonfinite=frozenset({found.lastgroup}))]
+
+    def _bridged(self, line: Line) -> Reading | None:
+        """Megatron-Bridge's rank 0 sees no iteration line; where the last rank writes to the same file, that line says it better."""
+        found = _BRIDGE.match(line.text)
+        if found is None:
+            return None
+        duration, tflops = number(found["s"]), number(found["tflops"])
+        if self._step is not None or duration is None or tflops is None:
+            return NOTHING
+        return [Record(line.number, {"step_duration_seconds": duration, "tflops_per_gpu": tflops}, stamp=line.stamp)]
 
     def _dated(self, line: Line, found: re.Match[str]) -> Reading:
         event = found["event"]
@@ -244,15 +286,15 @@ def _result_name(data_set: str, split: str, name: str) -> str:
 
 def _sniff(text: str) -> bool:
     if _ITERATION.match(text) is not None:
-        return " | " in text and ("elapsed time per iteration (ms): " in text or "consumed samples: " in text)
-    return " arguments -" in text and _DUMP_BEGIN.match(text) is not None
+        return " | " in text and ("elapsed time per iteration (" in text or "consumed samples: " in text)
+    return " arguments ---" in text and _OWN_DUMP_BEGIN.match(text) is not None
 
 
 FORMAT: Final = Format(
     name="megatron",
-    summary="NVIDIA Megatron-LM and the iteration lines of its forks",
+    summary="NVIDIA Megatron-LM and its forks: Megatron-DeepSpeed, Megatron-Bridge, Megatron-SWIFT",
     hints=(LOSS, b" arguments ---"),
-    details=(b"checkpoint", b"datetime: ", b"Evaluating "),
+    details=(b"checkpoint", b"Checkpoint Save GB", b"datetime: ", b"Evaluating ", b" in local grad norm", b"MODEL_TFLOP/s"),
     sniff=_sniff,
     parser=Megatron,
 )
