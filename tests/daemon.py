@@ -7,22 +7,15 @@ import re
 import signal
 import subprocess
 import sys
-import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 
 from prometheus_client.parser import text_string_to_metric_families
 
-
-def until(true: Callable[[], object], *, within_s: float, what: str) -> None:
-    """Wait for a condition; AssertionError with ``what`` when it does not come."""
-    deadline = time.monotonic() + within_s
-    while not true():
-        assert time.monotonic() < deadline, f"not within {within_s:.0f} s: {what}"
-        time.sleep(0.05)
+from stack import eventually
 
 
 class Daemon:
@@ -53,10 +46,10 @@ class Daemon:
         before = self.log().count("serving on port")
         with self._log.open("ab") as output:
             self.process = subprocess.Popen(command, stdout=output, stderr=output, env=self._env)
-        until(lambda: self.log().count("serving on port") > before or self.process.poll() is not None, within_s=15, what="serving")
+        eventually(lambda: self.log().count("serving on port") > before or self.process.poll() is not None, within_s=15, what="serving")
         assert self.process.poll() is None, self.log()
         self.port = int(re.findall(r"serving on port (\d+)", self.log())[-1])
-        until(self.is_ready, within_s=ready_within_s, what=f"ready; its log: {self.log()}")
+        eventually(self.is_ready, within_s=ready_within_s, what=f"ready; its log: {self.log()}")
 
     def stop(self) -> int:
         """SIGTERM, and the exit code."""

@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from daemon import Daemon, until
+from daemon import Daemon
+from stack import eventually, free_port
 
 pytestmark = pytest.mark.e2e
 
@@ -47,7 +48,7 @@ def test_a_log_that_appears_while_running_is_followed(tmp_path: Path) -> None:
     with Daemon(tmp_path / "runs", "--no-gpu", log=tmp_path / "log") as daemon:
         written(tmp_path / "runs" / "heron" / "trainer_log.jsonl", record(1), record(2, loss=1.5))
 
-        until(lambda: daemon.value("trainer_loss", run="heron") == 1.5, within_s=20, what="the new run")
+        eventually(lambda: daemon.value("trainer_loss", run="heron") == 1.5, within_s=20, what="the new run")
 
         assert daemon.value("trainer_exporter_files_followed") == 1
 
@@ -64,7 +65,7 @@ def test_what_stood_in_the_log_counts_and_kill_9_changes_nothing(tmp_path: Path)
         written(log, record(53))
         daemon.start()
 
-        until(lambda: daemon.value("trainer_step", run="heron") == 53, within_s=10, what="the record of the pause")
+        eventually(lambda: daemon.value("trainer_step", run="heron") == 53, within_s=10, what="the record of the pause")
         after = daemon.samples()
         assert after['trainer_nonfinite_steps_total{field="loss",run="heron"}'] == 2
         assert after['trainer_run_attempts_total{run="heron"}'] == 1
@@ -78,7 +79,7 @@ def test_a_rotated_log_is_read_on(tmp_path: Path) -> None:
         log.rename(log.with_suffix(".jsonl.1"))
         written(log, record(3, loss=1.25))
 
-        until(lambda: daemon.value("trainer_step", run="heron") == 3, within_s=10, what="the new file")
+        eventually(lambda: daemon.value("trainer_step", run="heron") == 3, within_s=10, what="the new file")
 
         assert daemon.value("trainer_loss", run="heron") == 1.25
         assert daemon.value("trainer_run_attempts_total", run="heron") == 1
@@ -95,7 +96,9 @@ def test_a_console_that_saves_elsewhere_joins_the_run_of_the_directory_it_names(
     )
 
     with Daemon(tmp_path / "saves", tmp_path / "consoles", "--no-gpu", log=tmp_path / "log") as daemon:
-        until(lambda: daemon.value("trainer_grad_norm", run="heron-lora") == 0.25, within_s=20, what="the console's grad_norm in the run")
+        eventually(
+            lambda: daemon.value("trainer_grad_norm", run="heron-lora") == 0.25, within_s=20, what="the console's grad_norm in the run"
+        )
 
         assert daemon.value("trainer_loss", run="heron-lora") == 2.0
         assert [run["run"] for run in json.loads(daemon.get("/api/v1/runs"))["runs"]] == ["heron-lora"]
@@ -105,12 +108,14 @@ def test_a_checkpoint_directory_is_timed_though_no_line_tells_of_it(tmp_path: Pa
     run = tmp_path / "heron"
     written(run / "trainer_log.jsonl", record(1))
     with Daemon(run, "--no-gpu", log=tmp_path / "log") as daemon:
-        until(lambda: daemon.value("trainer_checkpoint_filesystem_avail_bytes", run="heron"), within_s=10, what="the directory is watched")
+        eventually(
+            lambda: daemon.value("trainer_checkpoint_filesystem_avail_bytes", run="heron"), within_s=10, what="the directory is watched"
+        )
 
         written(run / "checkpoint-1" / "model.safetensors", "x" * 5000)
         written(run / "checkpoint-1" / "trainer_state.json", '{"global_step": 1}')
 
-        until(lambda: daemon.value("trainer_checkpoint_step", run="heron") == 1, within_s=15, what="the checkpoint")
+        eventually(lambda: daemon.value("trainer_checkpoint_step", run="heron") == 1, within_s=15, what="the checkpoint")
         assert daemon.value("trainer_checkpoint_duration_seconds_count", run="heron") == 1
         assert (daemon.value("trainer_checkpoint_bytes", run="heron") or 0) > 5000
 
@@ -123,13 +128,13 @@ def test_a_trainer_that_is_killed_has_failed(tmp_path: Path) -> None:
         trainer = subprocess.Popen([sys.executable, "-c", script], stdout=output)
     try:
         with Daemon(log, "--no-gpu", log=tmp_path / "log") as daemon:
-            until(lambda: daemon.value("trainer_writer_alive", run="heron") == 1, within_s=20, what="the writer is seen")
+            eventually(lambda: daemon.value("trainer_writer_alive", run="heron") == 1, within_s=20, what="the writer is seen")
 
             trainer.kill()
             trainer.wait()
 
-            until(lambda: daemon.value("trainer_writer_alive", run="heron") == 0, within_s=20, what="the writer is missed")
-            until(lambda: daemon.value("trainer_run_phase", run="heron", phase="failed") == 1, within_s=10, what="failed")
+            eventually(lambda: daemon.value("trainer_writer_alive", run="heron") == 0, within_s=20, what="the writer is missed")
+            eventually(lambda: daemon.value("trainer_run_phase", run="heron", phase="failed") == 1, within_s=10, what="failed")
     finally:
         trainer.kill()
         trainer.wait()
@@ -165,12 +170,12 @@ def test_sigterm_ends_it_with_0_and_sighup_takes_over_new_sources(tmp_path: Path
     with Daemon(f"--config.file={config}", "--no-gpu", log=tmp_path / "log") as daemon:
         config.write_text(f"sources: [{{path: {tmp_path}/heron, labels: {{team: nlp}}}}]\n")
         daemon.process.send_signal(signal.SIGHUP)
-        until(lambda: daemon.value("trainer_step", run="heron") == 1, within_s=10, what="the new source")
+        eventually(lambda: daemon.value("trainer_step", run="heron") == 1, within_s=10, what="the new source")
         assert 'team="nlp"' in daemon.get("/metrics")
 
         config.write_text("sources: 3\n")
         daemon.process.send_signal(signal.SIGHUP)
-        until(lambda: daemon.value("trainer_exporter_config_last_reload_successful") == 0, within_s=10, what="the refusal")
+        eventually(lambda: daemon.value("trainer_exporter_config_last_reload_successful") == 0, within_s=10, what="the refusal")
         assert daemon.value("trainer_step", run="heron") == 1
 
         assert daemon.stop() == 0
@@ -222,3 +227,31 @@ def test_the_other_commands_answer(tmp_path: Path) -> None:
     assert "trainer_loss{run}  (gauge)" in command("metrics").stdout
     assert "megatron" in command("formats").stdout
     assert command("check-config", config).stdout == f"{config}: OK, 1 source\n"
+
+
+def test_a_full_disk_is_said_by_replay_and_silences_nothing_but_the_daemons_own_log(tmp_path: Path) -> None:
+    log = written(tmp_path / "heron" / "trainer_log.jsonl", record(1))
+    with Path("/dev/full").open("w") as full:
+        replay = subprocess.run(
+            [sys.executable, "-m", "trainer_exporter", "replay", log], stdout=full, stderr=subprocess.PIPE, text=True, check=False
+        )
+    assert (replay.returncode, replay.stderr) == (2, "trainer-exporter: the output cannot be written: no space left on device\n")
+
+    port = free_port()
+    with Path("/dev/full").open("w") as full:
+        command_line = [sys.executable, "-m", "trainer_exporter", "serve", log, "--no-gpu", f"--web.listen-address=127.0.0.1:{port}"]
+        daemon = subprocess.Popen(command_line, stderr=full)
+    try:
+        eventually(lambda: shown(port, 'trainer_step{run="heron"} 1.0'), within_s=20, what="the page")
+    finally:
+        daemon.terminate()
+
+    assert daemon.wait(timeout=15) == 0
+
+
+def shown(port: int, line: str) -> bool:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as response:
+            return line in response.read().decode()
+    except OSError:
+        return False

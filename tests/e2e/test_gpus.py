@@ -15,7 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from daemon import Daemon, until
+from daemon import Daemon
+from stack import eventually
 
 sys.path.insert(0, os.fspath(Path(__file__).parents[1] / "gpu"))
 import fake
@@ -63,8 +64,8 @@ def node(tmp_path: Path, library: Path) -> Iterator[Node]:
     made = Node(tmp_path, library)
     try:
         with made.daemon:
-            until(made.all_answer, within_s=20, what="four cards")
-            until(lambda: all(made.serves(gpu) for gpu in range(4)), within_s=20, what="the run on its cards")
+            eventually(made.all_answer, within_s=20, what="four cards")
+            eventually(lambda: all(made.serves(gpu) for gpu in range(4)), within_s=20, what="the run on its cards")
             yield made
     finally:
         made.driver.heal()
@@ -84,7 +85,7 @@ def test_the_cards_serve_the_run_whose_log_their_process_writes(node: Node) -> N
 def test_a_lost_card_is_named_with_its_run_and_the_others_go_on(node: Node) -> None:
     node.driver.set(2, error=fake.GPU_IS_LOST)
 
-    until(lambda: node.daemon.value("gpu_lost", uuid=fake.uuid(2), gpu="2") == 1, within_s=20, what="the loss")
+    eventually(lambda: node.daemon.value("gpu_lost", uuid=fake.uuid(2), gpu="2") == 1, within_s=20, what="the loss")
     assert node.serves(2)
     assert node.success(2) == 0
     assert node.success(1) == 1
@@ -94,7 +95,7 @@ def test_a_lost_card_is_named_with_its_run_and_the_others_go_on(node: Node) -> N
 
 def test_a_card_whose_driver_call_hangs_costs_its_own_rows_and_no_scrape_waits(node: Node) -> None:
     node.driver.set(1, hang=fake.FOREVER)
-    until(lambda: node.success(1) == 0, within_s=20, what="the card that hangs is missed")
+    eventually(lambda: node.success(1) == 0, within_s=20, what="the card that hangs is missed")
 
     started = time.monotonic()
     samples = node.daemon.samples()
@@ -109,7 +110,7 @@ def test_kill_9_of_the_child_that_reads_nvml_is_survived(node: Node) -> None:
 
     os.kill(int(child), signal.SIGKILL)
 
-    until(lambda: node.success(0) == 0, within_s=20, what="the readings of a dead child are not served")
-    until(node.all_answer, within_s=30, what="a new child")
+    eventually(lambda: node.success(0) == 0, within_s=20, what="the readings of a dead child are not served")
+    eventually(node.all_answer, within_s=30, what="a new child")
     assert node.daemon.value("trainer_exporter_errors_total", site="gpu", reason="child_died")
     assert node.daemon.stop() == 0
