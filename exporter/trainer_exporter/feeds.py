@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import stat
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 
 from trainer_exporter.clock import Clock
@@ -70,6 +70,11 @@ class Feed:
     def caught_up(self) -> bool:
         """Whether the past of the file has been read."""
         return self._settled
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether there is no file at the path any more."""
+        return self._settled and self.follower.inode == 0
 
     @property
     def lines(self) -> Mapping[str, int]:
@@ -144,12 +149,15 @@ class Feeds:
     def __init__(self, tools: Tools) -> None:
         self._tools = tools
         self._feeds: dict[str, Feed] = {}
+        self._lines_of_gone: Counter[str] = Counter()
+        self._bytes_of_gone = 0
 
     def __len__(self) -> int:
         return len(self._feeds)
 
     def assign(self, assignments: Sequence[Assignment]) -> None:
         """Follow new files, re-read those whose run has changed; files that are no longer named stay until they have gone."""
+        self._let_go({assignment.path for assignment in assignments})
         for assignment in assignments:
             feed = self._feeds.get(assignment.path)
             if feed is None:
@@ -159,6 +167,13 @@ class Feeds:
                 feed.reassign(assignment)
                 if not any(other.assignment.run == left for other in self._feeds.values()):
                     self._tools.store.forget(left)
+
+    def _let_go(self, wanted: Set[str]) -> None:
+        for path in [path for path, feed in self._feeds.items() if path not in wanted and feed.is_gone]:
+            feed = self._feeds.pop(path)
+            self._lines_of_gone.update(feed.lines)
+            self._bytes_of_gone += feed.read_bytes
+            feed.follower.close()
 
     def poll(self) -> bool:
         """Look at every file once; True when one of them has more to read at once."""
@@ -179,10 +194,10 @@ class Feeds:
 
     def totals(self) -> tuple[Mapping[str, int], int, int]:
         """(lines by result, bytes read, bytes that wait) over all files."""
-        lines: Counter[str] = Counter()
+        lines = Counter(self._lines_of_gone)
         for feed in self._feeds.values():
             lines.update(feed.lines)
-        read = sum(feed.read_bytes for feed in self._feeds.values())
+        read = self._bytes_of_gone + sum(feed.read_bytes for feed in self._feeds.values())
         return lines, read, sum(feed.follower.lag_bytes for feed in self._feeds.values())
 
     def close(self) -> None:

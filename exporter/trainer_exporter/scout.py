@@ -26,6 +26,7 @@ from trainer_exporter.sources.holders import Held, Holders, Process
 from trainer_exporter.sources.mounts import is_shared
 from trainer_exporter.sources.naming import Named, run_names, tracker_of
 
+REMEMBERED_S = 3600.0
 # Written by opening, appending and closing for each record: that nobody holds it open says nothing about its writer.
 REOPENED = ("trainer_log.jsonl", "running_log.txt")
 
@@ -75,6 +76,7 @@ class Scout:
         self._joined: dict[str, Named] = {}  # consoles whose run turned out to be that of a trainer's own files
         self._from_process: dict[str, str] = {}
         self._writers: defaultdict[str, _Writer] = defaultdict(_Writer)
+        self._seen_mono: dict[str, float] = {}
         self._known_at_start: frozenset[str] | None = None
         self._view = _View()
 
@@ -105,6 +107,7 @@ class Scout:
         found = self._with_logs_of_gpu_processes(found)
         held = self._holders.scan([each.identity for each in found])
         followed = [each for each in found if self._is_ours(each, held)]
+        self._forget_the_gone(followed)
         self._note_writers(followed, held)
         self._name(followed)
         assignments = tuple(self._assignment(each) for each in followed)
@@ -144,6 +147,14 @@ class Scout:
         directory = os.path.dirname(found.path)  # noqa: PTH120 - text only
         return Path(found.path).name in REOPENED and any(os.path.dirname(path) == directory for path in self._named)  # noqa: PTH120
 
+    def _forget_the_gone(self, followed: Sequence[Found]) -> None:
+        """What is known of a path outlives its file for a while: in the middle of a rotation nothing stands there."""
+        now = self._clock.mono()
+        self._seen_mono.update((each.path, now) for each in followed)
+        for path in [path for path, seen in self._seen_mono.items() if now - seen > REMEMBERED_S]:
+            for known in (self._seen_mono, self._named, self._joined, self._from_process, self._writers):
+                known.pop(path, None)
+
     # -- processes
 
     def _note_writers(self, followed: Sequence[Found], held: Held) -> None:
@@ -182,7 +193,7 @@ class Scout:
     def _name(self, followed: Sequence[Found]) -> None:
         """Configuration, then process, then place; a name once given stays, unless the file turns out to belong to another run."""
         by_place = [each.path for each in followed if not each.spec.run]
-        self._named = {**run_names(by_place, self._named)}
+        self._named |= run_names(by_place, self._named)
         for each in followed:
             facts = self._writers[each.path].facts
             if facts is not None and each.path not in self._from_process:
