@@ -34,7 +34,8 @@ class Intake:
     """Reads one file from its first byte. Which format it is, is found from its content and may change in mid-file."""
 
     def __init__(self, formats: Sequence[Format], *, max_streams: int = 64, max_line_bytes: int = envelope.MAX_TEXT) -> None:
-        self._specific = tuple(one for one in formats if not one.fallback)
+        self._programs = tuple(one for one in formats if not one.fallback and not one.beneath)
+        self._libraries = tuple(one for one in formats if one.beneath)
         self._fallback = tuple(one for one in formats if one.fallback)
         self._opening = tuple((one, one.opens) for one in formats if one.opens is not None)
         self._max_streams = max_streams
@@ -255,16 +256,28 @@ class Intake:
     def _claim(self, line: Line) -> str:
         """Let the formats look at a line: the present one, then the others; what the one that claims it made of it."""
         known = self._format
-        is_settled = known is not None and not known.fallback
-        if known is not None and is_settled and (result := self._take(known, line)):
+        if known is not None and _settles(known) and (result := self._take(known, line)):
             return result
-        for one in self._specific:
+        for one in self._programs:
             if one is not known and one.sniff(line.text) and (result := self._take(one, line)):
                 return result
-        if not is_settled:
-            for one in self._fallback:
+        if known is None or not _settles(known):
+            return self._claim_weakly(line)
+        self._unclaimed = line
+        return ""
+
+    def _claim_weakly(self, line: Line) -> str:
+        """Of a file in which no program that we know has spoken: a library under an unknown one, or that one's own hand-written lines."""
+        known = self._format
+        for one in self._libraries:
+            if one is known or one.sniff(line.text):
+                if known is not None and known.fallback:
+                    return ""  # a program that speaks itself counts its steps in its own way
                 if result := self._take(one, line):
                     return result
+        for one in self._fallback:
+            if result := self._take(one, line):
+                return result
         self._unclaimed = line
         return ""
 
@@ -320,7 +333,11 @@ class Intake:
         return parser
 
     def _hints_of(self, known: Format | None) -> tuple[bytes, ...]:
-        asked = [hint for one in self._specific for hint in one.hints]
-        if known is None or known.fallback:
-            asked += [hint for one in self._fallback for hint in one.hints]
+        asked = [hint for one in self._programs for hint in one.hints]
+        if known is None or not _settles(known):
+            asked += [hint for one in (*self._libraries, *self._fallback) for hint in one.hints]
         return tuple(dict.fromkeys((*asked, *(known.details if known else ()))))
+
+
+def _settles(known: Format) -> bool:
+    return not known.fallback and not known.beneath

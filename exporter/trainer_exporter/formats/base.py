@@ -50,3 +50,4 @@ class Format:
     details: tuple[bytes, ...] = ()
     opens: Callable[[Sequence[str]], bool] | None = None
     fallback: bool = False  # claims only in a file where no other format has been seen
+    beneath: bool = False  # a library under other programs: claims only as long as no such program has spoken, hand-written ones included
