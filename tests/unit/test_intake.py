@@ -20,6 +20,7 @@ MEGATRON = (
 )
 JSON = b'{"current_steps": 30, "total_steps": 60, "loss": 2.0, "lr": 0.0001, "epoch": 0.5}\n'
 DICT = b"{'loss': 1.5, 'grad_norm': 0.5, 'learning_rate': 1e-05, 'epoch': 0.4}\n"
+ENGINE = b"[2026-03-01 12:00:00,000] [INFO] [logging.py:96:log_dist] [Rank 0] step=5, skipped=0, lr=[0.001], mom=[(0.9, 0.999)]\n"
 OOM = b"RuntimeError: CUDA out of memory. Tried to allocate 2.00 GiB (GPU 0; 79.10 GiB total capacity)\n"
 NOISE = b"2026-03-01 12:00:00 worker 3 loaded shard 17 from cache\n"
 
@@ -63,6 +64,9 @@ def test_numbers_go_on_with_the_next_chunk() -> None:
         pytest.param(DICT, "hf_trainer", id="hugging face"),
         pytest.param(PLAIN + MEGATRON, "megatron", id="a known one takes over from the fallback"),
         pytest.param(MEGATRON + PLAIN, "megatron", id="the fallback never takes over"),
+        pytest.param(ENGINE, "deepspeed", id="a library beneath a silent program"),
+        pytest.param(ENGINE + PLAIN + ENGINE, "plain", id="a hand-written program takes over from a library"),
+        pytest.param(ENGINE + DICT + ENGINE, "hf_trainer", id="a known program takes over from a library"),
         pytest.param(MEGATRON + NOISE + DICT, "hf_trainer", id="two programs in one file"),
     ],
 )
@@ -91,6 +95,15 @@ def test_a_format_whose_lines_come_again_knows_what_it_had_seen() -> None:
 
 def test_the_fallback_stays_out_once_a_format_is_known() -> None:
     assert losses(events(MEGATRON + PLAIN)) == [(1, 2.25)]
+
+
+@pytest.mark.parametrize("program", [PLAIN, DICT, MEGATRON], ids=["hand-written", "hugging face", "megatron"])
+def test_a_library_is_silent_once_the_program_above_it_has_spoken(program: bytes) -> None:
+    before, *after = events(ENGINE + program + ENGINE + program + ENGINE)
+
+    assert isinstance(before, Record)
+    assert before.fields["step"] == 5
+    assert [event.line for event in after] == [2, 4]
 
 
 def test_trouble_is_told_with_its_line_beside_the_records() -> None:
