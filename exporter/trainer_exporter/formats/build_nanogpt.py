@@ -1,0 +1,126 @@
+"""karpathy/build-nanogpt and its many copies: the console, and the file ``log/log.txt`` beside it.
+
+    step   250 | loss: 3.487112 | lr 6.0000e-04 | norm: 0.4321 | dt: 281.33ms | tok/sec: 1863411.22
+    250 train 3.487112
+
+Odd: nothing in ``log.txt`` is a word worth searching for, so the file is known by its first lines. Copies order and punctuate the console's
+fields as they like. ``dt`` of every 250th step holds the evaluation too. Generated text stands between the lines.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Final
+
+from trainer_exporter.formats.base import LOSS, NOTHING, Format, Reading
+from trainer_exporter.model import Line, Malformed, Phase, Record
+from trainer_exporter.numbers import NUMBER, number
+
+_HEAD: Final = re.compile(r"^step *(?P<step>\d+)(?: */ *(?P<total>\d+))? *\| *(?=(?:train )?loss\b)")
+_PIECE: Final = re.compile(rf"^(?P<name>[A-Za-z][\w/ ]*?) *[: ] *(?P<value>{NUMBER}) ?(?P<unit>ms|s)?$")
+_TIMED: Final = re.compile(r"\| *dt *[: ] *[\d.]+")
+# How a field ends when nothing follows it; what ends otherwise may be half a number.
+_WHOLE: Final = re.compile(r"\d(?:ms|s)$|sec *[: ] *[\d,]+\.\d+$|(?:norm|loss) *[: ] *\d+\.\d{3,}$|e[-+]\d\d$|nan$|inf$")
+_FIELDS: Final = {
+    "loss": "loss",
+    "train loss": "loss",
+    "lr": "learning_rate",
+    "norm": "grad_norm",
+    "grad norm": "grad_norm",
+    "grad_norm": "grad_norm",
+    "tok/sec": "tokens_per_second",
+    "tok_per_sec": "tokens_per_second",
+    "tokens/sec": "tokens_per_second",
+}
+_UNITS: Final = {"ms": 1e3, "s": 1.0}
+
+_FILED: Final = re.compile(rf"^(?P<step>\d{{1,9}}) (?P<what>train|val|hella|hellaswag) (?P<value>{NUMBER})(?P<rest> \|.*)?$")
+_TORN: Final = re.compile(r"^\d{1,9} (?:train|val|hella)")
+_DECIMALS: Final = re.compile(r"\.\d{3,}|[a-z]$", re.IGNORECASE)
+_VALIDATED: Final = re.compile(rf"^validation loss: *(?P<value>{NUMBER})$")
+_HELLASWAG: Final = re.compile(rf"^HellaSwag accuracy: \d+ ?/ ?\d+ ?= ?(?P<value>{NUMBER})$")
+
+
+class BuildNanogpt:
+    """The console of one run, or its log file."""
+
+    @property
+    def wants_all(self) -> bool:
+        return False
+
+    def parse(self, line: Line) -> Reading | None:
+        text = line.text
+        if (head := _HEAD.match(text)) is not None:
+            return [_step(line, head)]
+        if (filed := _FILED.match(text)) is not None:
+            return [_filed(line, filed)]
+        if _TORN.match(text):
+            return [Malformed(line.number, "truncated")]
+        if (found := _VALIDATED.match(text)) is not None:
+            return _result(line, found["value"], "eval_loss")
+        if (found := _HELLASWAG.match(text)) is not None:
+            return _result(line, found["value"], "hellaswag")
+        return None
+
+    def flush(self) -> Reading:
+        return NOTHING
+
+
+def _step(line: Line, head: re.Match[str]) -> Record | Malformed:
+    pieces = [piece.strip() for piece in line.text[head.end() :].split("|")]
+    if not _WHOLE.search(pieces[-1]) or len(pieces) == 1:
+        pieces.pop()
+    fields: dict[str, float] = {"step": int(head["step"])}
+    if head["total"]:
+        fields["target_steps"] = int(head["total"])
+    for found in map(_PIECE.match, pieces):
+        if found is None or (value := number(found["value"])) is None:
+            continue
+        if found["name"] == "dt" and found["unit"]:
+            fields["step_duration_seconds"] = value / _UNITS[found["unit"]]
+        elif found["name"] in _FIELDS and not found["unit"]:
+            fields[_FIELDS[found["name"]]] = value
+    if "loss" not in fields:
+        return Malformed(line.number, "truncated")
+    return Record(line.number, fields, stamp=line.stamp)
+
+
+def _filed(line: Line, found: re.Match[str]) -> Record | Malformed:
+    value = number(found["value"])
+    if value is None or not _DECIMALS.search(found["value"]):
+        return Malformed(line.number, "truncated")
+    fields: dict[str, float] = {"step": int(found["step"])}
+    if found["what"] == "train":
+        return Record(line.number, {**fields, "loss": value}, stamp=line.stamp)
+    if found["what"] == "val":
+        return Record(line.number, {**fields, "eval_loss": value}, stamp=line.stamp, phase=Phase.EVALUATING)
+    return Record(line.number, fields, {"hellaswag": value}, stamp=line.stamp, phase=Phase.EVALUATING)
+
+
+def _result(line: Line, text: str, name: str) -> Reading:
+    """A result that the console prints without a step, before the step that it was measured at."""
+    value = number(text)
+    if value is None or not _DECIMALS.search(text):
+        return [Malformed(line.number, "truncated")]
+    fields, metrics = ({name: value}, {}) if name == "eval_loss" else ({}, {name: value})
+    return [Record(line.number, fields, metrics, stamp=line.stamp, phase=Phase.EVALUATING)]
+
+
+def _sniff(text: str) -> bool:
+    return _HEAD.match(text) is not None and _TIMED.search(text) is not None
+
+
+def _opens(lines: Sequence[str]) -> bool:
+    return _FILED.match(lines[-1]) is not None
+
+
+FORMAT: Final = Format(
+    name="build_nanogpt",
+    summary="build-nanogpt and its copies: console and log.txt",
+    hints=(LOSS,),
+    details=(b" train ", b" val ", b" hella", b"HellaSwag accuracy"),
+    sniff=_sniff,
+    parser=BuildNanogpt,
+    opens=_opens,
+)
