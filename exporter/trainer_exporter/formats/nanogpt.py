@@ -1,0 +1,107 @@
+"""karpathy/nanoGPT and what was copied from it.
+
+    iter 250: loss 3.4871, time 281.33ms, mfu 41.22%
+    step 250: train loss 3.4512, val loss 3.4623
+
+Odd: ``iter`` lines are training, of one rank and its last micro-batch; ``step`` lines are an evaluation of both splits. ``mfu`` is -100.00%
+for the first five lines, and always relative to an A100, so its FLOPs are known exactly. Every rank prints the first line.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Final
+
+from trainer_exporter.formats.base import LOSS, NOTHING, Format, Reading
+from trainer_exporter.model import Checkpoint, CheckpointEvent, Line, Malformed, Phase, Record
+from trainer_exporter.numbers import NUMBER, integer, number
+
+_ITERATION: Final = re.compile(rf"^iter (?P<step>\d+): loss (?P<loss>{NUMBER}), time (?P<ms>{NUMBER}) ?ms(?:, mfu (?P<mfu>{NUMBER})%)?")
+_BEGUN: Final = re.compile(rf"^iter (?P<step>\d+): loss (?P<loss>{NUMBER}), ")
+_EVALUATION: Final = re.compile(rf"^step (?P<step>\d+): train loss (?P<train>{NUMBER}), val loss (?P<val>{NUMBER})$")
+_SAVING: Final = re.compile(r"^saving checkpoint to (?P<dir>\S+)$")
+_STARTS: Final = re.compile(r"^tokens per iteration will be: [\d,]+$")
+_PARAMETERS: Final = re.compile(rf"^number of parameters: (?P<count>{NUMBER}M)$")
+_VOCABULARY: Final = re.compile(r"^found vocab_size = (?P<size>\d+) \(inside ")
+_A100_TFLOPS: Final = 312.0  # nanoGPT's own constant
+_DECIMALS: Final = re.compile(r"\.\d{4}$|[a-z]$", re.IGNORECASE)
+
+
+class Nanogpt:
+    """The output of one run."""
+
+    def __init__(self) -> None:
+        self._step: int | None = None
+
+    @property
+    def wants_all(self) -> bool:
+        return False
+
+    def parse(self, line: Line) -> Reading | None:
+        text = line.text
+        if (found := _ITERATION.match(text) or _BEGUN.match(text)) is not None:
+            return [self._iteration(line, found)]
+        if (found := _EVALUATION.match(text)) is not None:
+            return [self._evaluation(line, found)]
+        if (found := _SAVING.match(text)) is not None:
+            news = Checkpoint(CheckpointEvent.STARTED, self._step, f"{found['dir']}/ckpt.pt")
+            facts = {"output_dir": found["dir"]}
+            return [Record(line.number, facts=facts, stamp=line.stamp, phase=Phase.CHECKPOINTING, checkpoint=news)]
+        return self._announced(line)
+
+    def flush(self) -> Reading:
+        return NOTHING
+
+    def _iteration(self, line: Line, found: re.Match[str]) -> Record | Malformed:
+        loss = number(found["loss"])
+        if loss is None:
+            return Malformed(line.number, "number")
+        told = found.groupdict()
+        self._step = int(found["step"])
+        fields: dict[str, float] = {"step": self._step, "loss": loss}
+        if told.get("ms") and (milliseconds := number(told["ms"])) is not None:
+            fields["step_duration_seconds"] = milliseconds / 1e3
+        if told.get("mfu") and (percent := number(told["mfu"])) is not None and percent >= 0.0:
+            fields["mfu_ratio"] = percent / 100.0
+            fields["tflops_per_gpu"] = percent / 100.0 * _A100_TFLOPS
+        return Record(line.number, fields, stamp=line.stamp)
+
+    def _evaluation(self, line: Line, found: re.Match[str]) -> Record | Malformed:
+        value, train = number(found["val"]), number(found["train"])
+        if value is None or train is None or not _DECIMALS.search(found["val"]):
+            return Malformed(line.number, "truncated")
+        self._step = int(found["step"])
+        fields: dict[str, float] = {"step": self._step, "eval_loss": value}
+        return Record(line.number, fields, {"train_loss": train}, stamp=line.stamp)
+
+    def _announced(self, line: Line) -> Reading | None:
+        if _STARTS.match(line.text):
+            self._step = None
+            return [Record(line.number, stamp=line.stamp, phase=Phase.STARTING, starts=True)]
+        if (found := _PARAMETERS.match(line.text)) is not None and (count := number(found["count"])) is not None:
+            return [Record(line.number, {"parameters": float(round(count))}, stamp=line.stamp)]
+        if (found := _VOCABULARY.match(line.text)) is not None and (size := integer(found["size"])) is not None:
+            return [Record(line.number, {"vocabulary_size": size}, stamp=line.stamp)]
+        return None
+
+
+def _sniff(text: str) -> bool:
+    if text.startswith("iter "):
+        return _ITERATION.match(text) is not None
+    return text.startswith("step ") and _EVALUATION.match(text) is not None
+
+
+def _opens(lines: Sequence[str]) -> bool:
+    return _STARTS.match(lines[-1]) is not None
+
+
+FORMAT: Final = Format(
+    name="nanogpt",
+    summary="nanoGPT: iter and step lines",
+    hints=(LOSS,),
+    details=(b"saving checkpoint to", b"tokens per iteration will be", b"number of parameters: ", b"found vocab_size"),
+    sniff=_sniff,
+    parser=Nanogpt,
+    opens=_opens,
+)
