@@ -62,7 +62,7 @@ class Engine:
             return [_said(line, {"samples_per_second": rate})] if rate is not None and 0 < rate < math.inf else NOTHING
         if "oss scale" in text:
             return self._scaled(line)
-        return self._save(line) if "heckpoint" in text else None
+        return self.save(line) if "heckpoint" in text else None
 
     def _stepped(self, line: Line, found: re.Match[str]) -> Record:
         step, skipped = int(found["step"]), int(found["skipped"])
@@ -99,7 +99,8 @@ class Engine:
             fields["skipped_steps"] = 1
         return [_said(line, fields)] if fields else NOTHING
 
-    def _save(self, line: Line) -> Reading | None:
+    def save(self, line: Line) -> Reading | None:
+        """What a line says about a checkpoint; None when it is not the engine's."""
         found = _SAVE.match(line.text)
         if found is None:
             if line.text.startswith(("[Torch] Load", "[Torch] Begin Load")):
