@@ -56,7 +56,8 @@ class App:
         self._scouting = threading.Event()  # set: look around now
         self._ready = threading.Event()
         self._arrivals = 0
-        self._daemon = daemon.DaemonSnapshot(version(), platform.python_version(), reload_wall=self._started_wall)
+        self._daemon = daemon.DaemonSnapshot(version(), platform.python_version())  # written by the tail alone
+        self._reloaded = daemon.Reload(successful=True, wall=self._started_wall)  # written by whoever asks for a reload
         self._files: Sequence[FileStatus] = ()
 
         self._store = Store(_store_settings(config), clock=self._clock, health=self._health)
@@ -119,11 +120,11 @@ class App:
             fresh = self._load()
         except TrainerExporterError as error:
             log.error("the configuration was not reloaded: %s", error)
-            self._daemon = replace(self._daemon, reload_successful=False)
+            self._reloaded = replace(self._reloaded, successful=False)
             return False
         self._scout.reconfigure(fresh)
         self._scouting.set()
-        self._daemon = replace(self._daemon, reload_successful=True, reload_wall=self._clock.wall())
+        self._reloaded = daemon.Reload(successful=True, wall=self._clock.wall())
         log.info("configuration reloaded")
         return True
 
@@ -140,8 +141,9 @@ class App:
                 self._stopping.wait(POLL_S)
 
     def _look_around(self) -> None:
-        self._scout.look(now=self._scouting.is_set())
-        self._scouting.clear()
+        asked = self._scouting.is_set()
+        self._scouting.clear()  # before the look: what is asked for meanwhile is asked for anew
+        self._scout.look(now=asked)
         self._waker.wake()
         if not self._stopping.wait(SCOUT_PAUSE_S):
             self._scouting.wait(SCOUT_S)
@@ -198,7 +200,7 @@ class App:
         collectors: list[tuple[str, SampleSource]] = [("runs", lambda: runs.samples(self._store.snapshot(), self._clock.wall()))]
         if self._poller is not None:
             collectors.append(("gpu", self._gpu_samples))
-        collectors.append(("daemon", lambda: daemon.samples(self._daemon, self._health.snapshot())))
+        collectors.append(("daemon", lambda: daemon.samples(self._daemon, self._reloaded, self._health.snapshot())))
         return collectors
 
     def _gpu_samples(self) -> Iterable[Sample]:

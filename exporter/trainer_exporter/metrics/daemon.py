@@ -60,11 +60,17 @@ class DaemonSnapshot:
     read_bytes: int = 0
     lag_bytes: int = 0
     files: int = 0
-    reload_successful: bool = True
-    reload_wall: float = 0.0
 
 
-def samples(daemon: DaemonSnapshot, health: HealthSnapshot) -> Iterator[Sample]:
+@dataclass(frozen=True, slots=True)
+class Reload:
+    """How the last load of the configuration ended, and when one last succeeded."""
+
+    successful: bool
+    wall: float
+
+
+def samples(daemon: DaemonSnapshot, reload: Reload, health: HealthSnapshot) -> Iterator[Sample]:
     """All samples but those that the page itself adds (collectors, series)."""
     yield Sample(BUILD_INFO, (daemon.version, daemon.python), 1)
     for result, count in daemon.lines.items():
@@ -76,5 +82,5 @@ def samples(daemon: DaemonSnapshot, health: HealthSnapshot) -> Iterator[Sample]:
         yield Sample(ERRORS, (site, reason), count)
     for reason, count in health.dropped.items():
         yield Sample(DROPPED, (reason,), count)
-    yield Sample(RELOAD_SUCCESS, (), int(daemon.reload_successful))
-    yield Sample(RELOAD_TIMESTAMP, (), daemon.reload_wall)
+    yield Sample(RELOAD_SUCCESS, (), int(reload.successful))
+    yield Sample(RELOAD_TIMESTAMP, (), reload.wall)
