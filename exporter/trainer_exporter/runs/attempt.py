@@ -38,7 +38,8 @@ class Attempt:
     """Place, values and signs of life of one attempt."""
 
     def __init__(self, *, latch_s: float) -> None:
-        self.series = {name: FieldSeries(latch_s=latch_s) for name in SERIES_FIELDS}
+        windowed = {name for name, _ in WINDOWED}
+        self.series = {name: FieldSeries(latch_s=latch_s, windows=name in windowed, spikes=name in SPIKING) for name in SERIES_FIELDS}
         self.eval_metrics: dict[str, list[float]] = {}
         self.eval_losses: list[float] = []
         self.gaps = Gaps()

@@ -14,16 +14,16 @@ OWNER_PATIENCE = 5  # records that another source may be ahead before the owner 
 
 
 class FieldSeries:
-    """One field of one attempt."""
+    """One field of one attempt. Most have a last value alone; ``windows`` and ``spikes`` say what else is asked of it."""
 
-    def __init__(self, *, latch_s: float) -> None:
+    def __init__(self, *, latch_s: float, windows: bool = False, spikes: bool = False) -> None:
         self.value: float | None = None
         self._owner = ""
         self._owner_rank = -1
         self._ordinal = 0.0
         self._ahead = 0
-        self.windows = {span: StepWindow(span) for span in WINDOWS}
-        self._baseline = Baseline()
+        self.windows = {span: StepWindow(span) for span in WINDOWS if windows}
+        self._baseline = Baseline() if spikes else None
         self._spikes = Latch(latch_s)
 
     def accepts(self, source: str, rank: int, step: float | None) -> bool:
@@ -50,16 +50,17 @@ class FieldSeries:
 
     def push(self, value: float, *, wall: float | None) -> None:
         """Add a finite value (already shown) to windows and baseline; ``wall`` None means that it cannot be news."""
-        baseline = self._baseline.median()
-        if baseline is not None:
-            self._spikes.push(wall, value / max(baseline, BASELINE_FLOOR))
-        self._baseline.push(value)
+        if self._baseline is not None:
+            baseline = self._baseline.median()
+            if baseline is not None:
+                self._spikes.push(wall, value / max(baseline, BASELINE_FLOOR))
+            self._baseline.push(value)
         for window in self.windows.values():
             window.push(self._ordinal, value)
 
     def baseline(self) -> float | None:
         """Median of the last 100 records, from 20 on: what the next record will be held against."""
-        return self._baseline.median()
+        return None if self._baseline is None else self._baseline.median()
 
     def spike_ratio(self, now: float) -> float | None:
         """Largest value / baseline of the last latch seconds."""
