@@ -260,6 +260,30 @@ class GpuOwner:
 
 
 @dataclass(frozen=True, slots=True)
+class ModelShape:
+    """What decides how much a token of training computes."""
+
+    weights: float  # multiplied with every token: no input embeddings; of a mixture of experts those that a token is sent to
+    layers: int  # with attention
+    attention_width: float  # heads x head size
+    frozen: float = 0.0  # of the weights, those that get no gradient
+    windowed_layers: int = 0  # of the layers, those whose attention reaches ``window`` tokens at most
+    window: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """What is known of a run's computation beyond its log: from the configuration, the model's files and the GPUs. None: not known."""
+
+    shape: ModelShape | None = None
+    sequence_length: int | None = None
+    global_batch_size: int | None = None  # samples an optimizer step
+    gpus: int | None = None  # of the whole job
+    peak_tflops: float | None = None  # dense, of one of these GPUs, for the data type that is computed in
+    causal: bool = False  # count half of the attention, as trainers do that leave out what a causal mask hides
+
+
+@dataclass(frozen=True, slots=True)
 class Histogram:
     """Counts by upper bound (not cumulative, the last is for everything above), and the sum of what was observed."""
 
