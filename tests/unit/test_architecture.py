@@ -16,6 +16,7 @@ FOR_ALL = {"model", "errors", "clock", "health", "names", "version"}
 COMPOSITION = {"app", "cli", "feeds", "scout", "saves", "replay", "__main__"}
 # Boxes that another box is built on.
 ALLOWED = {
+    "config": {"config_section"},
     "intake": {"envelope", "formats", "incidents", "candidates"},
     "envelope": {"numbers"},
     "formats": {"numbers"},
