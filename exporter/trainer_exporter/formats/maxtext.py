@@ -1,0 +1,118 @@
+"""AI-Hypercomputer/maxtext, 2023 to 2026.
+
+    completed step: 12, seconds: 5.417, TFLOP/s/device: 141.203, Tokens/s/device: 9073.900, total_weights: 196608, loss: 9.884
+
+Odd: steps count from 0, every host prints, and lines come one step late: the first duration is that of a dispatch or the compilation, and
+a NaN may stop the run before its line is printed. ``total_weights`` are the tokens of the whole batch that count.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from trainer_exporter.formats.base import LOSS, NOTHING, Format, Reading
+from trainer_exporter.model import Checkpoint, CheckpointEvent, Line, Malformed, Phase, Record
+from trainer_exporter.numbers import NUMBER, number
+
+_STEP: Final = re.compile(r"^(?:\[[^\]]+\], )?completed (?:profiler activation/deactivation )?step: (?P<step>\d+), ")
+_PAIR: Final = re.compile(rf"(?P<name>[\w/ ]+?): (?P<value>{NUMBER})(?P<end>, |$)")
+_SNIFFED: Final = re.compile(r"step: \d+, (?:seconds|total_weights): [\d.]+, .*\bloss: ")
+_DECIMALS: Final = re.compile(r"\.\d{3}$|[a-z]$", re.IGNORECASE)
+_FIELDS: Final = {"loss": "loss", "seconds": "step_duration_seconds", "TFLOP/s/device": "tflops_per_gpu", "TFLOP/s": "tflops_per_gpu"}
+_EVALUATED: Final = re.compile(
+    rf"^(?:average loss after step=(?P<old>\d+): .*?\beval_loss=(?P<old_loss>{NUMBER}),"
+    rf"|Completed eval after train step (?P<step>\d+), loss=(?P<loss>{NUMBER}),(?: perplexity=(?P<ppl>{NUMBER}),)?)"
+)
+_UNSETTLED: Final = 3  # compilation, then steps that are dispatched ahead of it
+_SAVED: Final = re.compile(r"^[sS]aved a checkpoint at step (?P<step>\d+)\.?$")
+_SAVING: Final = re.compile(r"^Started an asynchronous checkpoint save for step (?P<step>\d+)$")
+_STOPPED: Final = re.compile(r"Aborting training due to (?:NaN|Inf) loss")
+
+
+class Maxtext:
+    """The lines of one host."""
+
+    def __init__(self) -> None:
+        self._step: int | None = None
+        self._lines = 0  # of this start of the program
+
+    @property
+    def wants_all(self) -> bool:
+        return False
+
+    def parse(self, line: Line) -> Reading | None:
+        text = line.text
+        if (found := _STEP.match(text)) is not None:
+            return [self._trained(line, found)]
+        if (found := _EVALUATED.match(text)) is not None:
+            return [_evaluated(line, found)]
+        if "checkpoint" in text:
+            return _checkpoint(line)
+        if _STOPPED.search(text):
+            return [Record(line.number, stamp=line.stamp, hidden_nonfinite=frozenset({"loss"}))]
+        return None
+
+    def flush(self) -> Reading:
+        return NOTHING
+
+    def _trained(self, line: Line, head: re.Match[str]) -> Record | Malformed:
+        step = int(head["step"])
+        fields: dict[str, float] = {"step": step}
+        weights: float | None = None
+        for found in _PAIR.finditer(line.text, head.end()):
+            value = number(found["value"]) if found["end"] or _DECIMALS.search(found["value"]) else None
+            if value is None:
+                continue
+            if found["name"] in _FIELDS:
+                fields[_FIELDS[found["name"]]] = value
+            elif found["name"] == "total_weights":
+                weights = value
+        if "loss" not in fields:
+            return Malformed(line.number, "truncated")
+        self._lines = 1 if self._step is not None and step < self._step else self._lines + 1
+        self._step = step
+        self._measure(fields, weights)
+        return Record(line.number, fields, stamp=line.stamp)
+
+    def _measure(self, fields: dict[str, float], weights: float | None) -> None:
+        """Of the first lines neither duration nor rate are the step's."""
+        if self._lines <= _UNSETTLED:
+            fields.pop("step_duration_seconds", None)
+            fields.pop("tflops_per_gpu", None)
+        seconds = fields.get("step_duration_seconds")
+        if seconds and weights:
+            fields["tokens_per_second"] = weights / seconds
+
+
+def _evaluated(line: Line, found: re.Match[str]) -> Record:
+    fields: dict[str, float] = {"step": int(found["step"] or found["old"])}
+    metrics: dict[str, float] = {}
+    if (value := number(found["loss"] or found["old_loss"])) is not None:
+        fields["eval_loss"] = value
+    if found["ppl"] and (perplexity := number(found["ppl"])) is not None:
+        metrics["perplexity"] = perplexity
+    return Record(line.number, fields, metrics, stamp=line.stamp)
+
+
+def _checkpoint(line: Line) -> Reading | None:
+    if (found := _SAVED.match(line.text)) is not None:
+        return [Record(line.number, stamp=line.stamp, checkpoint=Checkpoint(CheckpointEvent.FINISHED, int(found["step"])))]
+    if (found := _SAVING.match(line.text)) is not None:
+        news = Checkpoint(CheckpointEvent.STARTED, int(found["step"]), blocking=False)
+        return [Record(line.number, stamp=line.stamp, phase=Phase.TRAINING, checkpoint=news)]
+    return None
+
+
+def _sniff(text: str) -> bool:
+    return "completed " in text and _STEP.match(text) is not None and _SNIFFED.search(text) is not None
+
+
+FORMAT: Final = Format(
+    name="maxtext",
+    summary="MaxText: steps, evaluation, checkpoints",
+    hints=(LOSS,),
+    details=(b"checkpoint at step", b"asynchronous checkpoint"),
+    sniff=_sniff,
+    parser=Maxtext,
+)
