@@ -84,6 +84,7 @@ def unwrapped(text: str, number: int, *, labelled: bool = False, stamp: Stamp | 
     ``labelled`` says that this file's lines begin with a task id or a host (see ``has_labels``); ``stamp`` is the
     container's, and yields to one that the line itself carries only when there is none.
     """
+    whole = text
     rank: int | None = None
     stream = ""
     if labelled and (label := _LABEL.match(text)):
@@ -104,7 +105,7 @@ def unwrapped(text: str, number: int, *, labelled: bool = False, stamp: Stamp | 
             rank = int(layer["rank"])
         elif kind is not None and stamp is None:
             stamp = _stamp_of(layer, kind)
-    return Line(text, number, stamp, rank, stream)
+    return Line(text, number, stamp, rank, stream, whole)
 
 
 def has_labels(lines: Sequence[bytes]) -> bool:

@@ -7,6 +7,7 @@ line is read. A value that the log does not have is absent, never 0.
 from __future__ import annotations
 
 import enum
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -84,6 +85,7 @@ class Line:
     stamp: Stamp | None = None
     rank: int | None = None  # global rank where the wrapper names it
     stream: str = ""  # key of the rank or task whose lines are interleaved in this file; "" where there is one
+    whole: str = field(default="", compare=False)  # with its wrappers, colours apart: a pattern that a user wrote may begin with the time
 
 
 class CheckpointEvent(str, enum.Enum):
@@ -124,6 +126,7 @@ class Record:
     step_exact: bool = True  # False: the step was taken from a bar beside the line and may lag
     starts: bool = False  # the trainer announces a start: whatever follows is a new attempt
     closes: bool = False  # the trainer's closing word: it ended by itself
+    format: str = ""  # the private format that read it; "": the format of the file
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +135,42 @@ class Malformed:
 
     line: int
     reason: str  # one of a few fixed words, it becomes a label
+    format: str = ""  # as in Record
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where one figure of a private format stands, and what it is."""
+
+    key: str  # a group of the pattern, a key of the line, or a column
+    field: str  # of FIELDS, or the name of an evaluation result
+    is_metric: bool = False
+    scale: float = 1.0  # from the printed unit to the field's
+    unit: str = ""  # as it may be glued to the number
+
+
+@dataclass(frozen=True, slots=True)
+class LinePattern:
+    """A user's pattern that has been found harmless."""
+
+    pattern: re.Pattern[str]
+    contains: str  # stands in every line that it can match: searched for first
+    longest: int  # characters of a line that it can be let loose on
+
+
+@dataclass(frozen=True, slots=True)
+class FormatSpec:
+    """A private format as the configuration defines it."""
+
+    name: str
+    kind: str  # pattern, json, csv or key_value
+    places: Sequence[Place]
+    line: LinePattern | None = None  # of kind pattern
+    contains: Sequence[str] = ()  # of the other kinds: one of them stands in every line of this format, of csv in its header
+    columns: Sequence[str] = ()  # of a CSV file without a header
+    separator: str = ","
+    starts: LinePattern | None = None
+    closes: LinePattern | None = None
 
 
 @dataclass(frozen=True, slots=True)
