@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import stack
 import yaml
+
+import stack
 
 CONFIG = stack.SHIPPED_ALERTMANAGER
 TEMPLATES = CONFIG.parent / "templates" / "*.tmpl"

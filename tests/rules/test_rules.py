@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
+
 import stack
 import trainer_exporter.metrics
-import yaml
 from trainer_exporter import incidents
 from trainer_exporter.model import Phase
 
