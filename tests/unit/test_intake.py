@@ -21,6 +21,7 @@ MEGATRON = (
 JSON = b'{"current_steps": 30, "total_steps": 60, "loss": 2.0, "lr": 0.0001, "epoch": 0.5}\n'
 DICT = b"{'loss': 1.5, 'grad_norm': 0.5, 'learning_rate': 1e-05, 'epoch': 0.4}\n"
 ENGINE = b"[2026-03-01 12:00:00,000] [INFO] [logging.py:96:log_dist] [Rank 0] step=5, skipped=0, lr=[0.001], mom=[(0.9, 0.999)]\n"
+CHAT = b"***** Running training *****\n***** Evaluating perplexity, Epoch 0/1 *****\nppl: 20.5, loss: 3.0204\n"
 OOM = b"RuntimeError: CUDA out of memory. Tried to allocate 2.00 GiB (GPU 0; 79.10 GiB total capacity)\n"
 NOISE = b"2026-03-01 12:00:00 worker 3 loaded shard 17 from cache\n"
 
@@ -67,6 +68,7 @@ def test_numbers_go_on_with_the_next_chunk() -> None:
         pytest.param(ENGINE, "deepspeed", id="a library beneath a silent program"),
         pytest.param(ENGINE + PLAIN + ENGINE, "plain", id="a hand-written program takes over from a library"),
         pytest.param(ENGINE + DICT + ENGINE, "hf_trainer", id="a known program takes over from a library"),
+        pytest.param(CHAT, "deepspeed_chat", id="a program that borrows another's announcement"),
         pytest.param(MEGATRON + NOISE + DICT, "hf_trainer", id="two programs in one file"),
     ],
 )
