@@ -18,8 +18,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import stack
 import yaml
+
+import stack
 from trainer_exporter import metrics
 from trainer_exporter.metrics.family import Family
 

@@ -6,8 +6,9 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import fake
 import pytest
+
+import fake
 from trainer_exporter.clock import SystemClock
 from trainer_exporter.gpu.poller import Patience, Poller, launcher
 from trainer_exporter.health import Health

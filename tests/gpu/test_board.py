@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from trainer_exporter.clock import ManualClock
 from trainer_exporter.gpu.board import Board
 from trainer_exporter.model import GpuReading, GpuSnapshot

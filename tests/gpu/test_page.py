@@ -8,8 +8,9 @@ import sys
 import time
 from collections.abc import Iterator
 
-import fake
 import pytest
+
+import fake
 from conftest import Node
 from trainer_exporter.attribution import Attribution, Processes
 from trainer_exporter.clock import SystemClock

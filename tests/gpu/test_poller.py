@@ -10,8 +10,9 @@ import sys
 import time
 from pathlib import Path
 
-import fake
 import pytest
+
+import fake
 from conftest import INTERVAL_S, Node, reading_of, until
 from trainer_exporter.clock import SystemClock
 from trainer_exporter.gpu.poller import Patience, Poller, Process, launcher
