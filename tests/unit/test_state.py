@@ -295,6 +295,22 @@ def test_a_fatal_incident_fails_the_run_when_no_step_follows_for_a_minute(story:
     assert story.state.phase(story.now + 60) is Phase.FAILED
 
 
+def test_an_event_that_every_rank_tells_of_counts_once(story: Story) -> None:
+    story.steps(10, 20)
+    for _ in range(16):
+        story.incident("cuda_oom")
+    assert story.seen.incidents["cuda_oom"] == 1
+
+    story.steps(30)
+    story.incident("cuda_oom")
+    assert story.seen.incidents["cuda_oom"] == 2
+
+    story.now += 90
+    story.incident("cuda_oom")
+    assert story.seen.incidents["cuda_oom"] == 3
+    assert story.seen.incident_wall["cuda_oom"] == story.now
+
+
 def test_an_out_of_memory_that_the_trainer_survives_is_no_failure(story: Story) -> None:
     story.steps(10, 20)
     story.incident("cuda_oom")

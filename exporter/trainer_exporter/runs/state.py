@@ -24,6 +24,7 @@ SHOWN_CONSTANTS = ("vocabulary_size", "world_size", "collective_timeout_seconds"
 MAX_FACTS = 16
 MAX_SOURCES = 64
 MAX_UNPLACED = 100
+REPEATS_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +57,7 @@ class RunState:
         self._incidents: Counter[str] = Counter(dict.fromkeys(settings.incident_kinds, 0))
         self._incident_wall: dict[str, float] = {}
         self._unplaced: list[tuple[str, Incident]] = []
+        self._told: dict[str, tuple[tuple[int, float | None], float | None]] = {}  # by kind: where and when it was told last
         self._writer_alive: bool | None = None
         self._skipped: int | None = None
         self._lost_steps = 0
@@ -251,11 +253,21 @@ class RunState:
                 self._facts[key] = value[:200]
 
     def _fold_incident(self, incident: Incident, moment: Moment, source: str) -> None:
-        self._incidents[incident.kind] += 1
+        if self._is_news(incident, moment):
+            self._incidents[incident.kind] += 1
         if moment.wall is None:
             self._unplaced = [*self._unplaced[-MAX_UNPLACED:], (source, incident)]
         else:
             self._place_incident(incident, moment.wall)
+
+    def _is_news(self, incident: Incident, moment: Moment) -> bool:
+        """Every rank that notices tells of the same event, often twice: they count once until a step follows or a minute has passed."""
+        place = self.attempts, self.attempt.step
+        before, wall = self._told.get(incident.kind, (None, None))
+        self._told[incident.kind] = place, moment.wall
+        if before != place:
+            return True
+        return moment.wall is not None and wall is not None and moment.wall - wall >= REPEATS_S
 
     def _place_incident(self, incident: Incident, wall: float) -> None:
         self._incident_wall[incident.kind] = max(wall, self._incident_wall.get(incident.kind, 0.0))
