@@ -15,11 +15,9 @@ from pathlib import Path
 
 import pytest
 
+import fake
 from daemon import Daemon
 from stack import eventually
-
-sys.path.insert(0, os.fspath(Path(__file__).parents[1] / "gpu"))
-import fake
 
 pytestmark = pytest.mark.e2e
 
