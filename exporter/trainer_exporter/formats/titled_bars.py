@@ -1,0 +1,107 @@
+"""tqdm's bars that carry values: ``Epoch 0:  51%|█████     | 512/1000 [00:45<00:43, 11.30it/s, v_num=3, train_loss=0.512]``.
+
+Odd: such a bar is redrawn when its count moves and again when its values do. The first redraw of a count still has the values of
+the one before, so the last redraw of a count is the right one. The plain bar of the Trainer, which carries none, is read in ``bars``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from trainer_exporter.model import Record
+from trainer_exporter.numbers import duration, number
+
+_HEAD_CHARACTERS: Final = 300
+_BAR_CHARACTERS: Final = 4096
+_PERCENT: Final = re.compile(r"\d{1,3}%$")
+_BAR: Final = re.compile(
+    r"\|[^|]*\| *(?P<done>\d+)/(?P<total>\d+|\?) \[(?P<elapsed>[\d:]+)<(?P<remaining>[\d:]+|\?)"
+    r"(?:, *(?P<rate>[\d.]+|\?) ?(?:it/s|s/it|[a-z]+/s|s/[a-z]+))?"
+    r"(?:, (?P<postfix>(?:[^\[\]]|\[[^\[\]]*\])*))?(?P<close>\])?"
+)
+_PAIR: Final = re.compile(r"(?P<key>[^=:]+)(?:=|: )(?P<value>\S*)$")
+# Lightning pads what it prints to five characters: ``nan.0``, ``inf.0``, ``-inf.``.
+_PADDED: Final = re.compile(r"([+-]?(?:nan|inf))\.0*$")
+
+
+@dataclass(frozen=True, slots=True)
+class TitledBar:
+    """One redraw of a bar with what stands around it."""
+
+    title: str
+    done: int
+    total: int | None  # None: of unknown length
+    elapsed_s: float | None
+    remaining_s: float | None
+    postfix: str  # as printed
+    pairs: Mapping[str, str]  # of the postfix; without the last one where the line is torn
+    rest: str  # what was printed behind the bar on the same line
+
+
+def titled_bar(text: str) -> TitledBar | None:
+    """The bar that a line begins with, if any."""
+    at = text.find("|", 0, _HEAD_CHARACTERS)
+    found = _BAR.match(text[:_BAR_CHARACTERS], at) if at >= 0 else None
+    if found is None:
+        return None
+    postfix = found["postfix"] or ""
+    pairs = [_PAIR.match(piece.strip()) for piece in postfix.split(", ")]
+    if not found["close"]:
+        pairs.pop()
+    return TitledBar(
+        _PERCENT.sub("", text[:at]).strip(" :"),
+        int(found["done"]),
+        None if found["total"] == "?" else int(found["total"]),
+        duration(found["elapsed"]),
+        None if found["remaining"] == "?" else duration(found["remaining"]),
+        postfix,
+        {pair["key"]: pair["value"] for pair in pairs if pair is not None},
+        text[found.end() :].strip(),
+    )
+
+
+def value(text: str) -> float | None:
+    """The value of a number in a bar; None when it is none."""
+    padded = _PADDED.match(text)
+    return number(padded[1] if padded else text)
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    record: Record
+    count: tuple[int, int]
+    postfix: str
+    may_be_old: bool  # drawn once, with the values of the count before
+
+
+class LastRedraw:
+    """Holds the record of a count back until the count moves on, the line ends or nothing more comes."""
+
+    def __init__(self) -> None:
+        self._held: _Held | None = None
+        self.told: tuple[int, int] | None = None  # epoch and count of the record last given out
+        self.postfix = ""  # as drawn with it
+
+    def make_way(self, count: tuple[int, int], line: int) -> list[Record]:
+        """What was held, if a redraw of this count on this line is not one of the same."""
+        held = self._held
+        return self.given() if held is not None and (held.count != count or held.record.line != line) else []
+
+    def hold(self, record: Record, count: tuple[int, int], postfix: str) -> None:
+        """Take a redraw of a count that has not been told."""
+        self._held = _Held(record, count, postfix, self._held is None and postfix == self.postfix)
+
+    def given(self) -> list[Record]:
+        """What was held."""
+        held, self._held = self._held, None
+        if held is None:
+            return []
+        self.told, self.postfix = held.count, held.postfix
+        return [held.record]
+
+    def flushed(self) -> list[Record]:
+        """What was held, unless its values may be those of the count before: the file has been cut between two redraws."""
+        return [] if self._held is not None and self._held.may_be_old else self.given()
