@@ -13,8 +13,11 @@ from typing import Any
 
 import yaml
 
+from trainer_exporter.config_model import ModelConfig, model
+from trainer_exporter.config_formats import formats
 from trainer_exporter.config_section import Section, shown
 from trainer_exporter.errors import ConfigError
+from trainer_exporter.model import FormatSpec
 
 DEFAULT_PATH = "/etc/trainer-exporter/config.yml"
 OWNERS = ("auto", "here")
@@ -27,8 +30,10 @@ class SourceConfig:
     path: str
     run: str = ""  # "" names runs by their place; see the README
     labels: Mapping[str, str] = field(default_factory=dict)
+    format: str = ""  # its files are of this format; "": their content tells
     owner: str = "auto"  # "here": follow even what no process of this node holds open
     explicit: bool = False  # named on the command line: never too old to be followed
+    model: ModelConfig = field(default_factory=ModelConfig)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +82,7 @@ class Config:
 
     file: str = ""
     sources: Sequence[SourceConfig] = ()
+    formats: Sequence[FormatSpec] = ()
     limits: LimitsConfig = field(default_factory=LimitsConfig)
     runs: RunsConfig = field(default_factory=RunsConfig)
     gpu: GpuConfig = field(default_factory=GpuConfig)
@@ -95,6 +101,7 @@ def parse(text: str, *, file: str) -> Config:
     config = Config(
         file=file,
         sources=tuple(_source(item) for item in root.sections("sources")),
+        formats=formats(root.sections("formats")),
         limits=_limits(sections["limits"]),
         runs=_runs(sections["runs"]),
         gpu=_gpu(sections["gpu"]),
@@ -118,8 +125,9 @@ def _source(section: Section) -> SourceConfig:
         run=section.text("run"),
         labels=section.labels("labels"),
         owner=section.choice("owner", OWNERS),
+        model=model(section.section("model")),
     )
-    section.finish(("path", "run", "labels", "owner"))
+    section.finish(("path", "run", "labels", "owner", "model"))
     return source
 
 

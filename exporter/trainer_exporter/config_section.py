@@ -14,6 +14,8 @@ DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)\Z")
 DURATION_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 SIZE = re.compile(r"(\d+(?:\.\d+)?)(KiB|MiB|GiB|B)?\Z")
 SIZE_UNITS = {None: 1, "B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
+COUNT = re.compile(r"(\d+(?:\.\d+)?)(K|M|B|T)\Z")
+COUNT_UNITS = {"K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
 
 
 class Section:
@@ -26,6 +28,16 @@ class Section:
 
     def error(self, name: str, found: Any, expected: str) -> ConfigError:
         return ConfigError(self.file, self._path(name), found=shown(found), expected=expected)
+
+    def told(self, name: str, found: str, expected: str) -> ConfigError:
+        """An error about more than the value that stands there."""
+        return ConfigError(self.file, self._path(name), found=found, expected=expected)
+
+    def has(self, name: str) -> bool:
+        return self._values.get(name) is not None
+
+    def raw(self, name: str) -> Any:
+        return self._values.get(name)
 
     def section(self, name: str) -> Section:
         return self._child(name, self._values.get(name))
@@ -46,6 +58,28 @@ class Section:
             raise self.error(name, value, "a text that is not empty")
         return value
 
+    def texts(self, name: str) -> tuple[str, ...]:
+        value = self._values.get(name)
+        if value is None:
+            return ()
+        if not isinstance(value, list) or not all(isinstance(item, str) and item.strip() for item in value):
+            raise self.error(name, value, "a list of texts")
+        for at, item in enumerate(value):
+            if item in value[:at] and item != "_":
+                raise self.error(f"{name}[{at}]", item, "each text once")
+        return tuple(value)
+
+    def mapping(self, name: str) -> Mapping[str, str]:
+        value = self._values.get(name)
+        if value is None:
+            return {}
+        if not isinstance(value, dict):
+            raise self.error(name, value, "a mapping of texts to texts")
+        for key, text in value.items():
+            if not isinstance(key, str) or not key.strip() or not isinstance(text, str):
+                raise self.error(f"{name}.{key}", text, "a text on either side of the colon")
+        return dict(value)
+
     def choice(self, name: str, allowed: Sequence[str]) -> str:
         value = self._values.get(name, allowed[0])
         if value not in allowed:
@@ -64,6 +98,17 @@ class Section:
             return default
         if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
             raise self.error(name, value, f"a whole number, {minimum} or more")
+        return value
+
+    def count(self, name: str) -> int | None:
+        """How many of something, 1 or more; None where it is not said."""
+        value = self._values.get(name)
+        if value is None:
+            return None
+        if isinstance(value, str) and (match := COUNT.match(value)) is not None:
+            value = round(float(match[1]) * COUNT_UNITS[match[2]])
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise self.error(name, value, "a whole number, 1 or more, or one such as 350M or 8.03B")
         return value
 
     def duration(self, name: str, default: float, *, minimum: float) -> float:

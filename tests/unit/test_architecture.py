@@ -16,7 +16,8 @@ FOR_ALL = {"model", "errors", "clock", "health", "names", "version"}
 COMPOSITION = {"app", "cli", "feeds", "scout", "saves", "replay", "__main__"}
 # Boxes that another box is built on.
 ALLOWED = {
-    "config": {"config_section"},
+    "config_model": {"config_section", "gpu"},  # a configured card is one whose peak is known
+    "config": {"config_model", "config_section"},
     "intake": {"envelope", "formats", "incidents", "candidates"},
     "envelope": {"numbers"},
     "formats": {"numbers"},

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from trainer_exporter import config
+from trainer_exporter.config_model import ModelConfig
 from trainer_exporter.errors import ConfigError
 
 FULL = """
@@ -16,6 +17,18 @@ sources:
     run: llama-sft
     labels: {team: nlp, page: "no"}
     owner: here
+    model:
+      parameters: 37B
+      active_parameters: 8030261248
+      frozen: 7.5B
+      layers: 32
+      hidden: 4096
+      sequence_length: 8192
+      global_batch_size: 512
+      gpus: 64
+      gpu: NVIDIA H100 80GB HBM3
+      dtype: bf16
+      attention: causal
 limits: {history: 64MiB, line: 8KiB, files: 10, max_age: 7d}
 runs: {name: "{job}", latch: 2m, ended_grace: 1h, failed_grace: 1d, maximum: 8}
 gpu: {enabled: true, metrics: false, interval: 15s, deadline: 1m, devices: 8}
@@ -28,6 +41,9 @@ def test_everything_can_be_set() -> None:
 
     source = loaded.sources[0]
     assert (source.path, source.run, source.labels["page"], source.owner) == ("/data/runs/*/train.log", "llama-sft", "no", "here")
+    assert source.model == ModelConfig(
+        37_000_000_000, 8_030_261_248, 7_500_000_000, 32, 4096, 8192, 512, 64, "NVIDIA H100 80GB HBM3", "bf16", "causal"
+    )
     assert (loaded.limits.history_bytes, loaded.limits.max_age_s) == (64 << 20, 7 * 86400.0)
     assert (loaded.runs.latch_s, loaded.runs.maximum) == (120.0, 8)
     assert (loaded.gpu.metrics, loaded.gpu.devices) == (False, 8)
@@ -43,10 +59,32 @@ def test_an_empty_configuration_is_all_defaults(text: str) -> None:
 
 BROKEN = {
     "unknown_key": ("runz: {}", "runz", "an unknown key", "gpu, limits, runs, sources, web"),
-    "unknown_key_inside": ("sources: [{path: /x, pth: /y}]", "sources[0].pth", "an unknown key", "labels, owner, path, run"),
+    "unknown_key_inside": ("sources: [{path: /x, pth: /y}]", "sources[0].pth", "an unknown key", "labels, model, owner, path, run"),
     "wrong_type": ("sources: 3", "sources", "3", "a list"),
     "wrong_type_inside": ("sources: [/x]", "sources[0]", "'/x'", "a mapping"),
     "missing_path": ("sources: [{run: a}]", "sources[0].path", "nothing", "a text that is not empty"),
+    "no_count": ("sources: [{path: /x, model: {parameters: 7G}}]", "sources[0].model.parameters", "'7G'", "such as 350M or 8.03B"),
+    "too_few": ("sources: [{path: /x, model: {gpus: 0}}]", "sources[0].model.gpus", "0", "1 or more"),
+    "active_of_nothing": (
+        "sources: [{path: /x, model: {parameters: 1B, active_parameters: 2B}}]",
+        "sources[0].model.active_parameters",
+        "2000000000",
+        "as many as parameters, or fewer",
+    ),
+    "more_frozen_than_there_is": (
+        "sources: [{path: /x, model: {parameters: 1B, frozen: 2B}}]",
+        "sources[0].model.frozen",
+        "2000000000",
+        "or fewer",
+    ),
+    "card": ("sources: [{path: /x, model: {gpu: H100}}]", "sources[0].model.gpu", "'H100'", "the name that nvidia-smi prints"),
+    "data_type": ("sources: [{path: /x, model: {dtype: int4}}]", "sources[0].model.dtype", "'int4'", "one of bf16, fp16"),
+    "data_type_of_card": (
+        "sources: [{path: /x, model: {dtype: bf16, gpu: Tesla V100-SXM2-32GB}}]",
+        "sources[0].model.dtype",
+        "'bf16'",
+        "the peak of V100 SXM2 is known: fp16",
+    ),
     "no_unit": ("runs: {latch: 120}", "runs.latch", "120", "30s, 5m or 2h"),
     "out_of_range": ("runs: {latch: 1s}", "runs.latch", "'1s'", "15s or more"),
     "negative": ("limits: {files: -1}", "limits.files", "-1", "1 or more"),
