@@ -39,6 +39,7 @@ _FIELDS: Final = {
     "grad_norm": "grad_norm",
     "actor_grad_norm": "grad_norm",
     "timing/step": "step_duration_seconds",
+    "timing/step_total": "step_duration_seconds",
 }
 _RESULTS: Final = frozenset(
     {
@@ -91,7 +92,8 @@ class OpenRlhf:
         if title["outer"]:
             self._epochs = drawn.total
             return NOTHING
-        if title["inner"] or (title["episode"] and self._has_step_lines):
+        # Newer versions count prompts in the bar of an episode, and print step lines instead of values behind it.
+        if title["inner"] or (title["episode"] and (self._has_step_lines or "policy_loss=" not in line.text)):
             return NOTHING
         if title["eval"]:
             return self._evaluation(line, drawn)
