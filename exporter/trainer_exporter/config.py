@@ -13,8 +13,8 @@ from typing import Any
 
 import yaml
 
-from trainer_exporter.config_model import ModelConfig, model
 from trainer_exporter.config_formats import formats
+from trainer_exporter.config_model import ModelConfig, model
 from trainer_exporter.config_section import Section, shown
 from trainer_exporter.errors import ConfigError
 from trainer_exporter.model import FormatSpec

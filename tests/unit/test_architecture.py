@@ -17,7 +17,8 @@ COMPOSITION = {"app", "cli", "feeds", "scout", "saves", "replay", "__main__"}
 # Boxes that another box is built on.
 ALLOWED = {
     "config_model": {"config_section", "gpu"},  # a configured card is one whose peak is known
-    "config": {"config_model", "config_section"},
+    "config": {"config_formats", "config_model", "config_section"},
+    "config_formats": {"config_section", "patterns"},
     "intake": {"envelope", "formats", "incidents", "candidates"},
     "envelope": {"numbers"},
     "formats": {"numbers"},
