@@ -218,7 +218,8 @@ def _sniff(text: str) -> bool:
         if "━" in text:
             return _RICH.match(text) is not None
         return "v_num=" in text and "reduced_train_loss" not in text
-    return text.startswith("Epoch ") and ", global step " in text and _MONITORED.match(text) is not None
+    # NeMo 2 prints this too, of checkpoints that are directories.
+    return text.startswith("Epoch ") and ", global step " in text and ".ckpt" in text and _MONITORED.match(text) is not None
 
 
 FORMAT: Final = Format(
