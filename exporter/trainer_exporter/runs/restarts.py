@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections import deque
 
 from trainer_exporter.model import Record
-from trainer_exporter.runs.windows import StepTimes
+from trainer_exporter.runs.windows import PerStep, StepTimes
 
 LAG_FACTOR = 3  # a step may fall behind by so many usual increments before it must be a restart
+TOTALS = ("total_tokens", "total_samples")
 CONFIRMATIONS = 3  # records in a row below the highest step that prove a restart, however small the fall
 
 
@@ -23,6 +24,7 @@ class SourceState:
         self.exact = False
         self.step_times = StepTimes()
         self.token_times = StepTimes()
+        self.per_step = {total: PerStep() for total in TOTALS}
         self._elapsed: float | None = None
         self._behind = 0
         self._increments: deque[float] = deque(maxlen=10)
@@ -39,6 +41,7 @@ class SourceState:
         self._behind = 0
         self.step_times = StepTimes()
         self.token_times = StepTimes()
+        self.per_step = {total: PerStep() for total in TOTALS}
 
     def has_gone_back(self, record: Record) -> bool:
         """Whether this record proves that the trainer started over (the caller then opens an attempt)."""

@@ -28,21 +28,27 @@ def throughput(
     constants: Mapping[str, float],
     *,
     step_duration: float | None,
+    per_step: Mapping[str, float | None],
     tokens_per_second: float | None,
 ) -> dict[str, float | None]:
-    """Samples and tokens per second of the whole job: what the trainer logs, else from differences.
+    """Samples and tokens per second of the whole job: what the trainer logs, else from differences; never a mean since the start.
 
-    tokens/s of packed data is samples/s x sequence length only where the trainer itself counts so (Megatron); others count their tokens.
+    ``per_step`` is what a step adds to the trainer's totals; ``tokens_per_second`` comes from a total and a clock, for logs without steps.
+    One follows from the other where a sample has a known length: data that is packed, or said to be so.
     """
-    samples = logged.get("samples_per_second")
-    batch = constants.get("global_batch_size")
+    samples, tokens = logged.get("samples_per_second"), logged.get("tokens_per_second")
+    length = constants.get("sequence_length")
+    batch = constants.get("global_batch_size") or per_step.get("total_samples")
     if samples is None and step_duration and batch:
         samples = batch / step_duration
-    tokens = logged.get("tokens_per_second")
+    if tokens is None and step_duration and per_step.get("total_tokens"):
+        tokens = (per_step["total_tokens"] or 0.0) / step_duration
     if tokens is None:
         tokens = tokens_per_second
-    if tokens is None and samples is not None and "sequence_length" in constants:
-        tokens = samples * constants["sequence_length"]
+    if tokens is None and samples is not None and length:
+        tokens = samples * length
+    if samples is None and tokens is not None and length:
+        samples = tokens / length
     return {"samples_per_second": samples, "tokens_per_second": tokens}
 
 

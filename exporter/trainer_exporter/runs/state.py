@@ -11,10 +11,11 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from trainer_exporter.model import CONSTANT_FIELDS, Checkpoint, Incident, Phase, Record, RunSnapshot
+from trainer_exporter.model import CONSTANT_FIELDS, Checkpoint, Incident, Phase, Record, RunSnapshot, Workload
 from trainer_exporter.runs import signals
 from trainer_exporter.runs.attempt import SPIKING, Attempt
-from trainer_exporter.runs.restarts import SourceState
+from trainer_exporter.runs.flops import efficiency
+from trainer_exporter.runs.restarts import TOTALS, SourceState
 from trainer_exporter.runs.saving import Saves
 from trainer_exporter.runs.series import Streaks
 from trainer_exporter.runs.timeline import Moment
@@ -64,6 +65,7 @@ class RunState:
         self._step_before_restart: float | None = None
         self._goodput = signals.Goodput()
         self._space: Mapping[str, float] = {}
+        self._workload = Workload()
 
     def describe(self, *, labels: Mapping[str, str] | None = None, facts: Mapping[str, str] | None = None) -> None:
         """Static labels of the configuration, and identity that a process or the configuration knows."""
@@ -93,6 +95,10 @@ class RunState:
     def note_space(self, *, avail_bytes: int, size_bytes: int) -> None:
         """Space of the file system that the run saves to."""
         self._space = {"checkpoint_filesystem_avail_bytes": avail_bytes, "checkpoint_filesystem_size_bytes": size_bytes}
+
+    def note_workload(self, workload: Workload) -> None:
+        """What is known of its computation beyond its log."""
+        self._workload = workload
 
     def new_process(self, wall: float) -> None:
         """Another process writes the log than before: a new attempt, unless the present one has not begun."""
@@ -202,6 +208,9 @@ class RunState:
             source.step_times.logged(fields["step_duration_seconds"])
         elif "step" in fields and moment.tick is not None:
             source.step_times.seen(moment.tick, fields["step"])
+        for total in TOTALS:
+            if total in fields and "step" in fields:
+                source.per_step[total].seen(fields["step"], fields[total])
         if "total_tokens" in fields and moment.tick is not None:
             source.token_times.seen(moment.tick, fields["total_tokens"])
         if "skipped_steps" in fields:
@@ -285,11 +294,31 @@ class RunState:
         medians = (source.token_times.median() for source in self._sources.values())
         return next((1.0 / seconds for seconds in medians if seconds), None)
 
+    def _per_step(self) -> dict[str, float | None]:
+        """What a step adds to each total, as the source tells whose steps can be trusted most."""
+        amounts: dict[str, float | None] = {}
+        for source in sorted(self._sources.values(), key=lambda source: source.exact):
+            amounts.update({total: amount for total in TOTALS if (amount := source.per_step[total].median()) is not None})
+        return amounts
+
+    def _rates(self, figures: Mapping[str, float | None], step_duration: float | None) -> dict[str, float | None]:
+        """Throughput and efficiency; what the configuration says is believed before the log."""
+        workload = self._workload
+        said = {"global_batch_size": workload.global_batch_size, "sequence_length": workload.sequence_length}
+        constants = {**self._constants, **{name: float(value) for name, value in said.items() if value is not None}}
+        rates = signals.throughput(
+            figures, constants, step_duration=step_duration, per_step=self._per_step(), tokens_per_second=self._tokens_per_second()
+        )
+        samples, tokens = rates["samples_per_second"], rates["tokens_per_second"]
+        length = constants.get("sequence_length") or (tokens / samples if samples and tokens else None)
+        gpus = workload.gpus or constants.get("world_size")
+        return rates | efficiency({**figures, **rates}, workload, sequence_length=length, gpus=gpus)
+
     def _gauges(self, now: float) -> dict[str, float]:
         attempt = self.attempt
         duration, best = self._step_duration()
         figures: dict[str, float | None] = {name: series.value for name, series in attempt.series.items()}
-        figures |= signals.throughput(figures, self._constants, step_duration=duration, tokens_per_second=self._tokens_per_second())
+        figures |= self._rates(figures, duration)
         figures |= signals.progress(attempt.step, attempt.target, step_duration=duration, logged_remaining=attempt.remaining_s)
         for name in SPIKING:
             figures[f"{name}_baseline"] = attempt.series[name].baseline()

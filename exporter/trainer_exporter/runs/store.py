@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from trainer_exporter.clock import Clock
 from trainer_exporter.health import Health
-from trainer_exporter.model import Checkpoint, Incident, Phase, Record, RunSnapshot
+from trainer_exporter.model import Checkpoint, Incident, Phase, Record, RunSnapshot, Workload
 from trainer_exporter.runs.state import RunState, StateSettings
 from trainer_exporter.runs.timeline import Moment
 
@@ -90,6 +90,13 @@ class Store:
             state = self._state(run, create=False)
             if state is not None:
                 state.note_space(avail_bytes=avail_bytes, size_bytes=size_bytes)
+
+    def note_workload(self, run: str, workload: Workload) -> None:
+        """What is known of a known run's computation beyond its log."""
+        with self._lock:
+            state = self._state(run, create=False)
+            if state is not None:
+                state.note_workload(workload)
 
     def facts(self, run: str) -> Mapping[str, str]:
         """What is known of a run's identity (output_dir, job_id, ...); empty for an unknown run."""

@@ -190,5 +190,25 @@ class StepTimes:
         return seconds / steps if seconds > 0 and steps > 0 else None
 
 
+class PerStep:
+    """What a step adds to a running total (tokens, samples): the median over the last ``size`` records; None before two of them."""
+
+    def __init__(self, *, size: int = 20) -> None:
+        self._added: deque[float] = deque(maxlen=size)
+        self._last: tuple[float, float] | None = None
+
+    def seen(self, step: float, total: float) -> None:
+        """Add the total that was reached with ``step``; where either goes back, counting starts anew from here."""
+        if self._last is not None and step > self._last[0] and total > self._last[1]:
+            self._added.append((total - self._last[1]) / (step - self._last[0]))
+        elif self._last is not None and step == self._last[0]:
+            return
+        self._last = (step, total)
+
+    def median(self) -> float | None:
+        """The present amount a step."""
+        return median(self._added) if self._added else None
+
+
 def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
