@@ -179,11 +179,16 @@ class _Scales:
     def place(self, key: str, field: str, *, evaluation: bool) -> Place:
         unit = self._units.get(field, "")
         read = "eval_loss" if evaluation and field == "loss" else field
-        return Place(key, read, scale=units(field)[unit] if unit else 1.0, unit=unit)
+        return Place(key, read, scale=units(field)[unit] if unit else 1.0, unit=_glued(unit))
 
     def result(self, key: str) -> Place:
         unit = self._units.get(key, "")
-        return Place(key, key, is_metric=True, scale=units(_RESULT)[unit] if unit else 1.0, unit=unit)
+        return Place(key, key, is_metric=True, scale=units(_RESULT)[unit] if unit else 1.0, unit=_glued(unit))
+
+
+def _glued(unit: str) -> str:
+    """As it may stand right behind the number."""
+    return "%" if unit == "percent" else unit
 
 
 # -- what is searched for
