@@ -13,8 +13,9 @@ from typing import Final
 
 from trainer_exporter import envelope, incidents
 from trainer_exporter.candidates import end_of_line, line_starts
-from trainer_exporter.formats.base import Format, Parser
+from trainer_exporter.formats.base import Format, Parser, Reading
 from trainer_exporter.model import Chunk, Incident, Line, Malformed, Record, Stamp
+from trainer_exporter.private import PrivateFormats
 
 Event = Record | Malformed | Incident
 
@@ -34,7 +35,8 @@ class Intake:
     """Reads one file from its first byte. Which format it is, is found from its content and may change in mid-file."""
 
     def __init__(self, formats: Sequence[Format], *, max_streams: int = 64, max_line_bytes: int = envelope.MAX_TEXT) -> None:
-        self._programs = tuple(one for one in formats if not one.fallback and not one.beneath)
+        self._privates = tuple(one for one in formats if one.private)
+        self._programs = tuple(one for one in formats if not one.fallback and not one.beneath and not one.private)
         self._libraries = tuple(one for one in formats if one.beneath)
         self._fallback = tuple(one for one in formats if one.fallback)
         self._opening = tuple((one, one.opens) for one in formats if one.opens is not None)
@@ -47,7 +49,9 @@ class Intake:
         self._format: Format | None = None
         self._parsers: dict[str, Parser] = {}
         self._resting: dict[str, dict[str, Parser]] = {}  # of formats seen before the present one: their lines may come again
+        self._measured: set[str] = set()  # formats that have told of a step or a loss, not just of a start
         self._wanting: set[str] = set()  # streams whose parser wants every line
+        self._private = PrivateFormats(self._privates, max_streams=self._max_streams)
         self._hints = self._hints_of(None)
         self._container: str | None = None  # None: no line seen yet
         self._half = b""  # of a container's record
@@ -104,7 +108,14 @@ class Intake:
 
     def _release(self) -> None:
         for parser in self._parsers.values():
-            self._out.extend(parser.flush())
+            self._emit(parser.flush())
+
+    def _emit(self, reading: Reading) -> None:
+        """Give out what the present format has said."""
+        self._out.extend(reading)
+        if self._format is not None and self._is_only_announced(self._format) and any(_measures(said) for said in reading):
+            self._measured.add(self.format)
+            self._hints = self._hints_of(self._format)
 
     def _read_block(self, data: bytes, first_line: int) -> None:
         claimed: set[int] = set()
@@ -155,6 +166,8 @@ class Intake:
         """Read the file's first lines as of this format; those ``before`` came with earlier blocks and were counted with them."""
         head, self._head = self._head or [], None
         self._format, self._parsers, self._hints = one, {}, self._hints_of(one)
+        if one.private:
+            self._private.open(one)
         for at, (number, raw) in enumerate(head):
             kinds = _METRIC if at < before else _METRIC | self._kinds(raw)
             if not self._read_line(raw, number, kinds):
@@ -177,7 +190,7 @@ class Intake:
         metric = line_starts(data, position, self._hints)
         trouble = line_starts(data, position, _WORDS)
         for start in (*sorted(metric | trouble), len(data)):
-            while position < start and self._wanting:
+            while position < start and (self._wanting or self._private.wants_all):
                 end = end_of_line(data, position)
                 yield position, end, _METRIC
                 position = end + 1
@@ -185,7 +198,7 @@ class Intake:
                 return
             position = end_of_line(data, start) + 1
             kinds = (_METRIC if start in metric else 0) | (_TROUBLE if start in trouble else 0)
-            wanted = _METRIC if not kinds & _METRIC and self._wanting else 0
+            wanted = _METRIC if not kinds & _METRIC and (self._wanting or self._private.wants_all) else 0
             yield start, position - 1, kinds | wanted
 
     def _look_for_labels(self, data: bytes, start: int) -> None:
@@ -219,7 +232,7 @@ class Intake:
         return ready
 
     def _kinds(self, text: bytes) -> int:
-        wanted = self._wanting or any(hint in text for hint in self._hints)
+        wanted = self._wanting or self._private.wants_all or any(hint in text for hint in self._hints)
         return (_METRIC if wanted else 0) | (_TROUBLE if any(word in text for word in _WORDS) else 0)
 
     def _show(self, raw: bytes) -> bool:
@@ -254,34 +267,57 @@ class Intake:
         return results
 
     def _claim(self, line: Line) -> str:
-        """Let the formats look at a line: the present one, then the others; what the one that claims it made of it."""
+        """Let the formats look at a line: private ones, the present one, then the others; what the one that claims it made of it."""
+        if self._privates and (private := self._private.read(line)) is not None:
+            return self._take_private(*private)
         known = self._format
-        if known is not None and _settles(known) and (result := self._take(known, line)):
+        if known is not None and _settles(known) and not known.private and (result := self._take(known, line)):
             return result
         for one in self._programs:
             if one is not known and one.sniff(line.text) and (result := self._take(one, line)):
                 return result
-        if known is None or not _settles(known):
-            return self._claim_weakly(line)
+        if result := self._claim_weakly(line):
+            return result
         self._unclaimed = line
         return ""
+
+    def _take_private(self, one: Format, reading: Reading) -> str:
+        """What a private format has read; the file is of that format as long as no program that we know has spoken."""
+        if self._format is None or not _settles(self._format):
+            self._release()
+            self._format, self._parsers = one, {}
+            self._measured.add(one.name)  # whatever it has said
+            self._hints = self._hints_of(one)
+            self._wanting.clear()
+        self._out.extend(reading)
+        return "malformed" if any(isinstance(said, Malformed) for said in reading) else "parsed"
 
     def _claim_weakly(self, line: Line) -> str:
         """Of a file in which no program that we know has spoken: a library under an unknown one, or that one's own hand-written lines."""
         known = self._format
+        is_announced = known is not None and _settles(known)
+        if is_announced and known is not None and not self._is_only_announced(known):
+            return ""
         for one in self._libraries:
             if one is known or one.sniff(line.text):
-                if known is not None and known.fallback:
+                if known is not None and (known.fallback or (is_announced and self._has_spoken(known))):
                     return ""  # a program that speaks itself counts its steps in its own way
-                if result := self._take(one, line):
+                if result := self._take(one, line, must_measure=is_announced):
                     return result
-        for one in self._fallback:
+        for one in self._fallback if not is_announced else ():
             if result := self._take(one, line):
                 return result
-        self._unclaimed = line
         return ""
 
-    def _take(self, one: Format, line: Line) -> str:
+    def _is_only_announced(self, known: Format) -> bool:
+        """Whether all that was seen of a program are words that others borrow."""
+        return known.borrowed and known.name not in self._measured
+
+    def _has_spoken(self, known: Format) -> bool:
+        self._release()  # of what it holds back a part may be its first step
+        return known.name in self._measured
+
+    def _take(self, one: Format, line: Line, *, must_measure: bool = False) -> str:
         """Let one format read the line; the one that claims it is the file's from here on."""
         parser = self._parser_of(line.stream) if one is self._format else self._other_parser(one, line)
         reading = parser.parse(line)
@@ -289,13 +325,15 @@ class Intake:
             if not parser.wants_all:
                 self._wanting.discard(line.stream)
             return ""
+        if must_measure and not any(_measures(said) for said in reading):
+            return ""
         if one is not self._format:
             self._turn_to(one, line.stream, parser)
         if parser.wants_all:
             self._wanting.add(line.stream)
         elif self._wanting:
             self._wanting.discard(line.stream)
-        self._out.extend(reading)
+        self._emit(reading)
         return "malformed" if any(isinstance(said, Malformed) for said in reading) else "parsed"
 
     def _turn_to(self, one: Format, stream: str, parser: Parser) -> None:
@@ -328,15 +366,21 @@ class Intake:
             if len(self._parsers) >= self._max_streams:
                 oldest = next(iter(self._parsers))
                 self._wanting.discard(oldest)
-                self._out.extend(self._parsers.pop(oldest).flush())
+                self._emit(self._parsers.pop(oldest).flush())
         self._parsers[stream] = parser
         return parser
 
     def _hints_of(self, known: Format | None) -> tuple[bytes, ...]:
-        asked = [hint for one in self._programs for hint in one.hints]
+        asked = [*self._private.hints, *(hint for one in self._programs for hint in one.hints)]
         if known is None or not _settles(known):
-            asked += [hint for one in (*self._libraries, *self._fallback) for hint in one.hints]
+            asked += [hint for one in self._fallback for hint in one.hints]
+        if known is None or not _settles(known) or self._is_only_announced(known):
+            asked += [hint for one in self._libraries for hint in one.hints]
         return tuple(dict.fromkeys((*asked, *(known.details if known else ()))))
+
+
+def _measures(said: Record | Malformed) -> bool:
+    return isinstance(said, Record) and ("step" in said.fields or "loss" in said.fields)
 
 
 def _settles(known: Format) -> bool:

@@ -108,6 +108,21 @@ def test_a_library_is_silent_once_the_program_above_it_has_spoken(program: bytes
     assert [event.line for event in after] == [2, 4]
 
 
+def test_an_announcement_that_a_script_borrowed_leaves_the_steps_to_the_library() -> None:
+    announced = b"***** Running training *****\n  Num examples = 640\n  Total optimization steps = 40\n"
+
+    found = events(announced + ENGINE + NOISE + ENGINE.replace(b"step=5", b"step=10"))
+
+    assert [event.fields["step"] for event in found if isinstance(event, Record) and "step" in event.fields] == [5, 10]
+
+
+def test_a_trainer_that_holds_its_line_back_has_spoken() -> None:
+    found = events(b"***** Running training *****\n" + DICT + ENGINE + DICT + ENGINE)
+
+    assert [event.line for event in found if isinstance(event, Record) and "loss" in event.fields] == [2, 4]
+    assert not [event for event in found if isinstance(event, Record) and "step" in event.fields]
+
+
 def test_trouble_is_told_with_its_line_beside_the_records() -> None:
     found = events(NOISE + JSON + OOM + NOISE)
 

@@ -320,4 +320,5 @@ FORMAT: Final = Format(
     details=(b"checkpoint", b"Training completed"),
     sniff=_sniff,
     parser=HfTrainer,
+    borrowed=True,
 )
