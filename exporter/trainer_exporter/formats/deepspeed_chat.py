@@ -1,9 +1,10 @@
-"""DeepSpeed-Chat of DeepSpeedExamples: fine-tuning, reward model and DPO, and the reinforcement step (PPO).
+"""DeepSpeed-Chat: fine-tuning, reward model and DPO, and the reinforcement step (PPO); other fine-tuning scripts of DeepSpeedExamples.
 
     ***** Evaluating perplexity, Epoch 1/2 *****
     ppl: 2.125, loss: 0.75
     Epoch: 0 | Step: 2 | PPO Epoch: 1 | Actor Loss: -0.03125 | Critic Loss: 0.12 | Unsupervised Loss: 0.0
     epoch: 0|step: 2|ppo_ep: 1|act_loss: -0.03125|cri_loss: 0.12|unsuper_loss: 0.0                              (before 2023-09)
+    Step at 10 with Perplexity: 61.5                                                           (random layer token drop)
 
 Odd: before them stands the Trainer's ``***** Running training *****``, without a Trainer. The first steps print no loss of a step unless
 asked to, so progress is the engine's (see ``engine``); in the reinforcement step two engines count, and the step printed starts anew with
@@ -33,6 +34,8 @@ _OF_RANK_0: Final = re.compile(rf"^Epoch: \d+, Step: \d+, Rank: (?P<rank>\d+), l
 _EVALUATING: Final = re.compile(r"^\*{5} Evaluating (?:perplexity|rewards?), Epoch \d+/\d+ \*{5}$")
 _EPOCH: Final = re.compile(r"^Beginning of Epoch (?P<epoch>\d+)/(?P<epochs>\d+), Total (?:Micro|Generation) Batches \d+$")
 _MEAN: Final = re.compile(rf"^Epoch (?P<epoch>\d+)/\d+ with loss (?P<loss>{NUMBER})$")
+# Its step counts micro steps of the epoch: not the engine's.
+_SCRIPTS: Final = re.compile(rf"^(?:Before cleaning, )?(?:Step|Epoch) at \d+ with Perplexity: (?P<perplexity>{NUMBER})$")
 _RESULTS: Final = (
     re.compile(rf"^ppl: (?P<perplexity>{NUMBER})(?:, loss: (?P<eval_loss>{NUMBER}))?$"),
     re.compile(rf"^chosen: (?P<chosen_rewards>{NUMBER}), rejected: (?P<rejected_rewards>{NUMBER}), loss: (?P<eval_loss>{NUMBER})$"),
@@ -41,8 +44,9 @@ _RESULTS: Final = (
         rf"(?:rejected_last_scores \(lower is better\) : (?P<rejected_score>{NUMBER}), )?acc \(higher is better\) : (?P<accuracy>{NUMBER})$"
     ),
     re.compile(rf"^Iter \d+: c_scores: (?P<chosen_score>{NUMBER}), r_scores: (?P<rejected_score>{NUMBER}), .*acc: (?P<accuracy>{NUMBER})$"),
+    _SCRIPTS,
 )
-_RESULT_STARTS: Final = ("ppl: ", "chosen", "Iter ")
+_RESULT_STARTS: Final = ("ppl: ", "chosen", "Iter ", "Step at ", "Epoch at ", "Before cleaning, ")
 _FINAL: Final = ("saving the final model ...", "saving model ...")
 _PPO_BEGIN: Final = re.compile(r"^\*{5} Running training \(total_iters=\d+\) \*{5}$")
 
@@ -129,17 +133,18 @@ def _said(line: Line, printed: dict[str, str | None]) -> Record:
 
 
 def _sniff(text: str) -> bool:
-    return any(one.match(text) is not None for one in (_PPO, _OF_RANK_0, _EVALUATING, _EPOCH, _MEAN))
+    return any(one.match(text) is not None for one in (_PPO, _OF_RANK_0, _EVALUATING, _EPOCH, _MEAN, _SCRIPTS))
 
 
 FORMAT: Final = Format(
     name="deepspeed_chat",
-    summary="DeepSpeed-Chat: fine-tuning, reward model, DPO and PPO",
+    summary="DeepSpeed-Chat (fine-tuning, reward model, DPO, PPO) and fine-tuning scripts of DeepSpeedExamples",
     hints=(LOSS, b"***** Evaluating "),
     details=(
         engine.STEP,
         *engine.DETAILS,
         b"ppl: ",
+        b"with Perplexity: ",
         b"scores",
         b"reward score: ",
         b"Beginning of Epoch ",
