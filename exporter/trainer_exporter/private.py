@@ -1,7 +1,7 @@
 """The private formats of one file: they see a line before all others, beside the format that the file turns out to be of.
 
-Each has a budget of processor time. A pattern that was found harmless is cheap; should one be slow all the same, it costs its own figures in
-this file and not the daemon.
+Each has a budget of processor time. A pattern that was found harmless is cheap; should one be slow all the same, it costs its own figures
+in this file and not the daemon.
 """
 
 from __future__ import annotations

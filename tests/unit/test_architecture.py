@@ -13,13 +13,14 @@ SOURCES = Path(__file__).parents[2] / "exporter" / PACKAGE
 
 FOR_ALL = {"model", "errors", "clock", "health", "names", "version"}
 # Modules that plug the boxes together; everything else sees its own box and what is for all.
-COMPOSITION = {"app", "cli", "feeds", "scout", "saves", "replay", "__main__"}
+COMPOSITION = {"app", "cli", "feeds", "scout", "saves", "workloads", "replay", "__main__"}
 # Boxes that another box is built on.
 ALLOWED = {
     "config_model": {"config_section", "gpu"},  # a configured card is one whose peak is known
     "config": {"config_formats", "config_model", "config_section"},
     "config_formats": {"config_section", "patterns"},
-    "intake": {"envelope", "formats", "incidents", "candidates"},
+    "intake": {"envelope", "formats", "incidents", "candidates", "private"},
+    "private": {"formats"},
     "envelope": {"numbers"},
     "formats": {"numbers"},
     "incidents": {"numbers"},
