@@ -1,7 +1,8 @@
 """The composition root: configuration in, threads out. Reads like a table of contents; it makes no decision that a part could make.
 
-Threads: ``tail`` reads files and folds, ``scout`` finds files and their runs, ``saves`` watches checkpoint directories, ``http`` answers
-from snapshots, and the poller's own. Each waits for an event, so that stop() ends them at once and in reverse order.
+Threads: ``tail`` reads files and folds, ``scout`` finds files and their runs, ``saves`` watches checkpoint directories and reads the
+models in them, ``http`` answers from snapshots, and the poller's own. Each waits for an event, so that stop() ends them at once and in
+reverse order.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from trainer_exporter.saves import SaveWatch
 from trainer_exporter.scout import Scout
 from trainer_exporter.sources.follow import Limits
 from trainer_exporter.sources.waker import Waker
+from trainer_exporter.workloads import Known, Workloads
 
 log = logging.getLogger(__name__)
 
@@ -77,6 +79,7 @@ class App:
         )
         self._scout = Scout(config, store=self._store, gpus=self._gpus, clock=self._clock, health=self._health)
         self._saves = SaveWatch(self._store, clock=self._clock, health=self._health)
+        self._workloads = Workloads(self._store, clock=self._clock, health=self._health)
         host, port = listen_address(config.web.listen_address, file=config.file, key="web.listen_address")
         self._server = Server(host, port, routes=self._routes(), health=self._health)
         self._threads = [
@@ -164,7 +167,9 @@ class App:
             self._scouting.set()
 
     def _watch_saves(self) -> None:
-        self._saves.look(self._scout.save_directories())
+        scout = self._scout
+        self._saves.look(scout.save_directories())
+        self._workloads.look(Known(scout.save_directories(), scout.models(), scout.owners(), self._gpus()))
         self._stopping.wait(SAVES_S)
 
     def _report(self) -> None:

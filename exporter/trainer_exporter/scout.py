@@ -15,6 +15,7 @@ from pathlib import Path
 from trainer_exporter.attribution import Attribution, Processes, ProcessFacts, run_name
 from trainer_exporter.clock import Clock
 from trainer_exporter.config import Config
+from trainer_exporter.config_model import ModelConfig
 from trainer_exporter.feeds import Assignment
 from trainer_exporter.health import Health
 from trainer_exporter.model import GpuOwner, GpuSnapshot
@@ -46,6 +47,7 @@ class _View:
     assignments: tuple[Assignment, ...] = ()
     directories: tuple[str, ...] = ()
     saves: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    models: Mapping[str, ModelConfig] = field(default_factory=dict)
     owners: tuple[GpuOwner, ...] = ()
 
 
@@ -97,6 +99,10 @@ class Scout:
         """Directories in which runs may save checkpoints, by run."""
         return self._view.saves
 
+    def models(self) -> Mapping[str, ModelConfig]:
+        """What the configuration says of the training behind the logs, by run."""
+        return self._view.models
+
     def owners(self) -> tuple[GpuOwner, ...]:
         """The runs that GPUs serve."""
         return self._view.owners
@@ -116,6 +122,7 @@ class Scout:
             assignments=assignments,
             directories=tuple(sorted({str(Path(each.path).parent) for each in followed} | set(self._discovery.directories))),
             saves=self._save_directories(assignments),
+            models=self._models(followed),
             owners=self._owners(assignments),
         )
         self._report_writers(assignments, held, {each.path: each.identity for each in followed})
@@ -235,6 +242,10 @@ class Scout:
         )
 
     # -- what follows from the names
+
+    def _models(self, followed: Sequence[Found]) -> Mapping[str, ModelConfig]:
+        told = {(source.path, source.run): source.model for source in self._config.sources}
+        return {self._run(each): model for each in followed if (model := told.get((each.spec.pattern, each.spec.run))) is not None}
 
     def _save_directories(self, assignments: Sequence[Assignment]) -> Mapping[str, tuple[str, ...]]:
         """The output directory that a run names; else that of its own files; else where its log lies, if no other run's does."""

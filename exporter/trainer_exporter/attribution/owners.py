@@ -103,6 +103,7 @@ def _known(facts: ProcessFacts, known_runs: Mapping[str, str]) -> str:
 
 def _owner(reading: GpuReading, run: str, facts: ProcessFacts) -> GpuOwner:
     shown = {"user": facts.user, "cwd": facts.cwd, "output_dir": facts.output_dir, "log": next(iter(facts.log_files), "")}
+    shown["world_size"] = facts.world_size
     return GpuOwner(
         reading.identity.uuid,
         reading.identity.index,
