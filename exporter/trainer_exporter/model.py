@@ -123,6 +123,7 @@ class Record:
     checkpoint: Checkpoint | None = None
     hidden_nonfinite: frozenset[str] = frozenset()  # fields that are not finite though the trainer prints otherwise
     precise: bool = False  # from a file that the trainer keeps for programs: its values are not rounded for people
+    late: bool = False  # told long after its step (a file that is written at checkpoints only): heard where nobody told of it sooner
     step_exact: bool = True  # False: the step was taken from a bar beside the line and may lag
     starts: bool = False  # the trainer announces a start: whatever follows is a new attempt
     closes: bool = False  # the trainer's closing word: it ended by itself
