@@ -17,16 +17,20 @@ from typing import Final
 
 from trainer_exporter.formats.base import LOSS, NOTHING, Format, Reading
 from trainer_exporter.model import Checkpoint, CheckpointEvent, Line, Phase, Record
-from trainer_exporter.numbers import NUMBER, number
+from trainer_exporter.numbers import number
 
 _HEADER: Final = re.compile(r"^={25} (?P<kind>Epoch|Step) (?P<number>\d+)/(?P<total>\d+) ={25}$")
 _SECTION: Final = re.compile(
     r"^ *\S+ +(?P<name>Training Results|Timing|Performance Metrics|Validation Results|Validation Timing)"
     r"(?: for `(?P<set>[^`]*)` set)?:$"
 )
-_BULLET: Final = re.compile(rf"^ +• (?P<key>[A-Za-z][\w ]*): (?P<value>{NUMBER})(?P<unit>s|%| tokens| steps)?(?: \([\d.]+%\))?$")
-_GROUP_RATE: Final = re.compile(rf"^ +- E2E \((?P<what>Samples|Tokens)/sec\): (?P<value>{NUMBER})$")
-_FLOPS: Final = re.compile(rf"^ +• Training FLOPS: {NUMBER} TFLOPS \((?P<value>{NUMBER}) TFLOPS per rank\)$")
+# The number of decimals is fixed, and shows where a line is torn.
+_BULLET: Final = re.compile(
+    r"^ +• (?P<key>[A-Za-z][\w ]*): (?:(?P<bare>-?\d+\.\d{4}|nan|-?inf)"
+    r"|(?P<value>-?\d+\.\d+|nan)(?P<unit>s|%| tokens| steps)(?: \([\d.]+%\))?)$"
+)
+_GROUP_RATE: Final = re.compile(r"^ +- E2E \((?P<what>Samples|Tokens)/sec\): (?P<value>\d+\.\d\d)$")
+_FLOPS: Final = re.compile(r"^ +• Training FLOPS: [\d.]+ TFLOPS \((?P<value>[\d.]+) TFLOPS per rank\)$")
 _SAVING: Final = re.compile(r"^Saving checkpoint for step (?P<step>\d+)\.\.\.$")
 _EVALUATING: Final = re.compile(r"^▶ Starting validation at step (?P<step>\d+)")
 _ENDED: Final = "Max number of steps has been reached, stopping training early"
@@ -104,7 +108,7 @@ class NemoRl:
         found = _BULLET.match(text)
         if found is None:
             return None
-        key, value = found["key"].lower().replace(" ", "_")[:_MAX_NAME], number(found["value"])
+        key, value = found["key"].lower().replace(" ", "_")[:_MAX_NAME], number(found["bare"] or found["value"])
         if key == "checkpointing" and self._saved is not None:
             return [self._save_ended(line, value)]
         if key in _FIELDS and not (key == "validation_loss" and not self._is_main_set):
