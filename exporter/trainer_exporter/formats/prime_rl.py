@@ -18,8 +18,10 @@ _PREFIX: Final = r"^(?:\d\d:\d\d:\d\d +[A-Z]+ +)?(?:\[[\w-]+\] )?"
 _STEP: Final = re.compile(
     _PREFIX + r"Step (?P<step>\d+) \| +(?P<time>(?:\d+d)?(?: ?\d+h)?(?: ?\d+m(?!s))?(?: ?[\d.]+m?s)?) \| (?P<rest>.*)$"
 )
-_PIECE: Final = re.compile(rf"^(?P<name>[A-Z][\w. ]*?) (?P<value>{NUMBER})(?P<unit> tokens/s|%)?$")
-_VALIDATION: Final = re.compile(_PREFIX + rf"Validation \| Step (?P<step>\d+) \| Loss (?P<loss>{NUMBER})$")
+# The number of decimals is fixed, or a unit follows: either shows where a line is torn.
+_FIXED: Final = r"(?:-?\d+\.\d{4}|-?\d\.\d\de[-+]\d\d|nan|-?inf)"
+_PIECE: Final = re.compile(rf"^(?P<name>[A-Z][\w. ]*?) (?:(?P<fixed>{_FIXED})|(?P<value>{NUMBER})(?: tokens/s|%))$")
+_VALIDATION: Final = re.compile(_PREFIX + rf"Validation \| Step (?P<step>\d+) \| Loss (?P<loss>{_FIXED})$")
 _BEGINS: Final = re.compile(_PREFIX + r"Starting training loop \(max_steps=(?P<total>\d+|infinite|None)\)$")
 _RESUMED: Final = re.compile(_PREFIX + r"Resuming training from checkpoint step (?P<step>\d+)$")
 _SAVING: Final = re.compile(_PREFIX + r"Saving checkpoint at step (?P<step>\d+)$")
@@ -90,7 +92,7 @@ def _values(text: str) -> tuple[dict[str, float], dict[str, float]]:
     metrics: dict[str, float] = {}
     for piece in text.split(" | "):
         found = _PIECE.match(piece)
-        value = number(found["value"]) if found else None
+        value = number(found["fixed"] or found["value"]) if found else None
         if found is None or value is None:
             continue
         if found["name"] in _FIELDS:
