@@ -27,8 +27,8 @@ _LOGGER: Final = re.compile(r"train_inner|train|valid[\w/-]*")
 _HEAD: Final = re.compile(r"(?:INFO|WARNING|ERROR) +\| (?P<plain>[\w./-]+) +\| |\[(?P<hydra>[\w./-]+)\]\[(?:INFO|WARNING|ERROR)\] - ")
 _INNER: Final = re.compile(r"^epoch (?P<epoch>\d+): +\d+ / \d+ (?P<pairs>\S.*)$")
 _OUTER: Final = re.compile(r"^epoch (?P<epoch>\d+) \|(?: valid on '(?P<subset>[^']+)' subset \|)? (?P<pairs>loss .*)$")
-_INNER_PAIR: Final = re.compile(rf"(?:^|, )([\w./-]+)=({NUMBER})(?=, |$)")
-_OUTER_PAIR: Final = re.compile(rf"(?:^| \| )([\w./-]+) ({NUMBER})(?= \| |$)")
+_INNER_PAIR: Final = re.compile(rf"(?:^|, )([\w./-]+)=({NUMBER})(?=, )")  # what has nothing behind it may be torn
+_OUTER_PAIR: Final = re.compile(rf"(?:^| \| )([\w./-]+) ({NUMBER})(?= \| )")
 _FIELDS: Final = {
     "loss": "loss",
     "num_updates": "step",
