@@ -38,6 +38,8 @@ _FIELDS: Final[dict[str, tuple[str, float]]] = {
     "train/total_tokens(B)": ("total_tokens", 1e9),
 }
 _TOKENS: Final = "perf/total_num_tokens"
+# The last value may be torn; of all that are wanted only these stand there.
+_LAST: Final = ("val", "train/total_tokens(B):", "train/time(s):")
 _SAVE_TIME: Final = "timing_s/save_checkpoint"
 _RESULT: Final = re.compile(
     r"critic/(?:score|rewards)/mean|critic/vf_loss|actor/(?:entropy|entropy_loss|kl_loss|ppo_kl|pg_clipfrac)"
@@ -80,9 +82,14 @@ class Verl:
     def flush(self) -> Reading:
         return NOTHING
 
-    def _step_line(self, line: Line, head: re.Match[str]) -> Record:
+    def _step_line(self, line: Line, head: re.Match[str]) -> Record | Malformed:
         found: dict[str, float | None] = {}
-        for pair in line.text[head.end() :].split(" - "):
+        pairs = line.text[head.end() :].split(" - ")
+        if not pairs[-1].startswith(_LAST):
+            del pairs[-1]
+        if not pairs:
+            return Malformed(line.number, "truncated")
+        for pair in pairs:
             key, _, printed = pair.rpartition(":")
             if not (printed == "0.000" and key in {"actor/lr", "train/lr", "train/lr(1e-3)"}):
                 found[key] = number(printed)
