@@ -17,11 +17,11 @@ from email.message import Message
 from http import HTTPStatus
 
 from trainer_exporter import incidents, version
+from trainer_exporter.catalogue import catalogue
 from trainer_exporter.clock import Clock, SystemClock
 from trainer_exporter.config import Config, listen_address
 from trainer_exporter.errors import TrainerExporterError
 from trainer_exporter.feeds import Feeds, Tools
-from trainer_exporter.formats import registry
 from trainer_exporter.gpu.poller import Poller
 from trainer_exporter.health import Health
 from trainer_exporter.metrics import daemon, gpus, runs, status
@@ -46,7 +46,7 @@ SAVES_S = 1.0
 
 
 class App:
-    """The daemon. ``reload`` gives a fresh configuration when one is asked for; its sources are taken over, the rest needs a restart."""
+    """The daemon. ``reload`` gives a fresh configuration when one is asked for; its sources and formats are taken over."""
 
     def __init__(self, config: Config, *, reload: Callable[[], Config] | None = None, clock: Clock | None = None) -> None:
         self._config = config
@@ -64,7 +64,8 @@ class App:
 
         self._store = Store(_store_settings(config), clock=self._clock, health=self._health)
         limits = Limits(history_bytes=config.limits.history_bytes, line_bytes=config.limits.line_bytes)
-        self._feeds = Feeds(Tools(self._store, registry(), self._clock, self._health, limits))
+        self._specs, self._formats = config.formats, catalogue(config)
+        self._feeds = Feeds(Tools(self._store, self._formats, self._clock, self._health, limits))
         self._waker = Waker(self._clock, self._health)
         self._poller = (
             Poller(
@@ -121,10 +122,13 @@ class App:
             return False
         try:
             fresh = self._load()
+            formats = catalogue(fresh)
         except TrainerExporterError as error:
             log.error("the configuration was not reloaded: %s", error)
             self._reloaded = replace(self._reloaded, successful=False)
             return False
+        if fresh.formats != self._specs:
+            self._specs, self._formats = fresh.formats, formats
         self._scout.reconfigure(fresh)
         self._scouting.set()
         self._reloaded = daemon.Reload(successful=True, wall=self._clock.wall())
@@ -152,6 +156,7 @@ class App:
             self._scouting.wait(SCOUT_S)
 
     def _tail(self) -> None:
+        self._feeds.use(self._formats)
         self._feeds.assign(self._scout.assignments())
         self._waker.watch(self._scout.directories())
         more = self._feeds.poll()

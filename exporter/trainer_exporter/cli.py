@@ -61,9 +61,13 @@ def _parser() -> argparse.ArgumentParser:
 
     replay = commands.add_parser("replay", help="show what each line of a log is read as")
     replay.add_argument("file", metavar="FILE")
+    replay.add_argument("--config.file", dest="config_file", metavar="FILE", help="for its formats; the default is that of serve")
+    replay.add_argument("--format", metavar="NAME", help="read the file as of this format alone")
     replay.add_argument("--json", action="store_true", help="one object a record")
     replay.add_argument("--summary", action="store_true", help="counts only")
     replay.set_defaults(command=_replay)
+
+    _add_backtest(commands.add_parser("backtest", help="which alerts would have fired while a log was written"))
 
     metrics = commands.add_parser("metrics", help="reference of every metric family")
     metrics.set_defaults(command=_metrics)
@@ -82,6 +86,16 @@ def _add_serve(serve: argparse.ArgumentParser) -> None:
     serve.add_argument("--log.level", dest="log_level", default="info", choices=("debug", "info", "warning", "error"))
     serve.add_argument("--log.format", dest="log_format", default="logfmt", choices=tuple(LOG_FORMATS))
     serve.set_defaults(command=_serve)
+
+
+def _add_backtest(backtest: argparse.ArgumentParser) -> None:
+    backtest.add_argument("files", nargs="+", metavar="FILE")
+    backtest.add_argument("--json", action="store_true", help="a list of the alerts that concern a run or a GPU")
+    backtest.add_argument("--rules", metavar="DIR", help="rule files of your own instead of the shipped ones")
+    backtest.add_argument("--step-seconds", type=float, metavar="S", help="time of a step, for logs without times")
+    backtest.add_argument("--after", type=float, default=60.0, metavar="S", help="how long to go on after the last line; default 60")
+    backtest.add_argument("--fail-on", choices=("critical", "warning", "info"), help="exit with 1 when such an alert would have fired")
+    backtest.set_defaults(command=_backtest)
 
 
 def _serve(options: argparse.Namespace) -> int:
@@ -103,12 +117,7 @@ def _serve(options: argparse.Namespace) -> int:
 
 def _configuration(options: argparse.Namespace) -> config.Config:
     """The file's settings, with what the command line says on top."""
-    if options.config_file is not None:
-        loaded = config.load(options.config_file)
-    elif Path(config.DEFAULT_PATH).exists():
-        loaded = config.load(config.DEFAULT_PATH)
-    else:
-        loaded = config.Config()
+    loaded = _loaded(options.config_file)
     if options.paths:
         loaded = replace(loaded, sources=tuple(config.SourceConfig(path=path, owner="here", explicit=True) for path in options.paths))
     if not options.gpu:
@@ -122,23 +131,54 @@ def _configuration(options: argparse.Namespace) -> config.Config:
     return replace(loaded, web=web)
 
 
+def _loaded(path: str | None) -> config.Config:
+    if path is None and not Path(config.DEFAULT_PATH).exists():
+        return config.Config()
+    return config.load(path or config.DEFAULT_PATH)
+
+
 def _check_config(options: argparse.Namespace) -> int:
+    from trainer_exporter.catalogue import catalogue
+
     loaded = config.load(options.file)
-    names = f"{len(loaded.sources)} source" + ("" if len(loaded.sources) == 1 else "s")
-    print(f"{options.file}: OK, {names}")
+    catalogue(loaded)
+    counts = [(len(loaded.sources), "source"), *([(len(loaded.formats), "format")] if loaded.formats else [])]
+    print(f"{options.file}: OK, " + ", ".join(f"{count} {thing}" + ("" if count == 1 else "s") for count, thing in counts))
     return 0
 
 
 def _replay(options: argparse.Namespace) -> int:
     from trainer_exporter import replay
+    from trainer_exporter.catalogue import catalogue, chosen
 
+    formats = catalogue(_loaded(options.config_file))
+    if options.format is not None:
+        formats = chosen(formats, options.format, file="command line", key="--format")
     show: Callable[[str], object] = print
     if options.summary:
-        show(json.dumps(replay.summary(options.file), indent=2) if options.json else replay.summary_text(options.file))
+        show(json.dumps(replay.summary(options.file, formats), indent=2) if options.json else replay.summary_text(options.file, formats))
         return 0
-    for item in replay.lines(options.file):
+    for item in replay.lines(options.file, formats):
         show(json.dumps(item) if options.json else replay.text(item))
     return 0
+
+
+def _backtest(options: argparse.Namespace) -> int:
+    from trainer_exporter import backtest
+    from trainer_exporter.formats import registry
+
+    rules = backtest.rule_files(options.rules)
+    fired: list[backtest.Firing] = []
+    for log in backtest.read(options.files, registry()):
+        result = backtest.backtest(log, rules=rules, after_s=options.after, step_s=options.step_seconds)
+        if result.clock == "steps" and options.step_seconds is None:
+            print(f"{log.path}: no times in the log, so a step counts as 1 s; --step-seconds says better", file=sys.stderr)
+        fired += result.firings
+        if not options.json:
+            print(backtest.text(log, result))
+    if options.json:
+        print(json.dumps(backtest.document(fired), indent=2))
+    return int(any(firing.severity == options.fail_on for firing in fired))
 
 
 def _metrics(options: argparse.Namespace) -> int:

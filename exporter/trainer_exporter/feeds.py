@@ -6,20 +6,24 @@ already known), the file is read again from its beginning into that run: nothing
 
 from __future__ import annotations
 
+import logging
 import os
 import stat
 from collections import Counter
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from trainer_exporter.clock import Clock
 from trainer_exporter.formats import Format
 from trainer_exporter.health import Health
 from trainer_exporter.intake import Intake
 from trainer_exporter.model import Change, Chunk, FileStatus, Incident, Malformed, Record, Stamp
+from trainer_exporter.private import SLOW
 from trainer_exporter.runs.store import Store
 from trainer_exporter.runs.timeline import Moment, Timeline
 from trainer_exporter.sources.follow import Follower, Limits
+
+log = logging.getLogger(__name__)
 
 TAIL_BYTES = 64 << 10
 
@@ -33,6 +37,7 @@ class Assignment:
     present_at_start: bool
     labels: Mapping[str, str]
     facts: Mapping[str, str]
+    format: str = ""  # the only one it can be of; "": its content tells
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +49,11 @@ class Tools:
     clock: Clock
     health: Health
     limits: Limits
+
+    def intake(self, assignment: Assignment) -> Intake:
+        """A reader for one file."""
+        pinned = [one for one in self.formats if one.name == assignment.format]
+        return Intake(pinned or self.formats)
 
 
 class Feed:
@@ -60,9 +70,9 @@ class Feed:
     def _begin(self, *, present_at_start: bool) -> None:
         tools, path = self._tools, self.assignment.path
         self.follower = Follower(path, tools.clock, tools.health, present_at_start=present_at_start, limits=tools.limits)
-        self._intake = Intake(tools.formats)
+        self._intake = tools.intake(self.assignment)
         self._settled = not present_at_start
-        last = _last_stamp(path, tools) if present_at_start else _LastStamp(0.0)
+        last = _last_stamp(self.assignment, tools) if present_at_start else _LastStamp(0.0)
         self._mtime = last.mtime
         self._timeline = Timeline(last_stamp=last.stamp, mtime=last.mtime, is_latest=last.is_latest)
 
@@ -99,8 +109,9 @@ class Feed:
             self._tools.store.caught_up(self.assignment.run, self.assignment.path, mtime=self._mtime, lines=self.follower.lines)
         return polled.more
 
-    def reassign(self, assignment: Assignment) -> None:
-        """Read the file again, into another run."""
+    def reassign(self, assignment: Assignment, tools: Tools | None = None) -> None:
+        """Read the file again: into another run, or with other formats."""
+        self._tools = tools or self._tools
         self._lines += Counter(self._intake.counts)
         self._read_before += self.follower.read_bytes_total
         self.follower.close()
@@ -127,15 +138,25 @@ class Feed:
         """Other content stands at the path: its lines are news, and may be another program's."""
         self._fold(self._intake.flush(), None)
         self._lines += Counter(self._intake.counts)
-        self._intake = Intake(self._tools.formats)
+        self._intake = self._tools.intake(self.assignment)
 
     def _fold(self, events: Sequence[Record | Malformed | Incident], chunk: Chunk | None) -> None:
         read_wall = chunk.read_wall if chunk is not None else self._tools.clock.wall()
         live = chunk.live if chunk is not None else True
+        for event in events:
+            if isinstance(event, Malformed) and event.reason == SLOW:
+                self._report_slow(event)
         placed = [(event, self._moment(event, read_wall, live)) for event in events if not isinstance(event, Malformed)]
         if placed:
             run, path = self.assignment.run, self.assignment.path
             self._tools.store.fold(run, placed, source=path, format_name=self._intake.format)
+
+    def _report_slow(self, event: Malformed) -> None:
+        where = (
+            f"the format {event.format} is switched off for {self.assignment.path}: its pattern took too long, last on line {event.line}"
+        )
+        self._tools.health.count("format", SLOW, detail=where)
+        log.warning("%s", where)
 
     def _moment(self, event: Record | Incident, read_wall: float, live: bool) -> Moment:
         if isinstance(event, Record):
@@ -162,11 +183,27 @@ class Feeds:
             feed = self._feeds.get(assignment.path)
             if feed is None:
                 self._feeds[assignment.path] = Feed(assignment, self._tools)
+            elif feed.assignment.run == assignment.run and feed.assignment.format != assignment.format:
+                self._read_again({assignment.run}, {assignment.path: assignment})
             elif feed.assignment.run != assignment.run:
                 left = feed.assignment.run
                 feed.reassign(assignment)
                 if not any(other.assignment.run == left for other in self._feeds.values()):
                     self._tools.store.forget(left)
+
+    def use(self, formats: Sequence[Format]) -> None:
+        """Read with these formats from now on; where they are others than before, everything is read again."""
+        if formats is not self._tools.formats:
+            self._tools = replace(self._tools, formats=formats)
+            self._read_again({feed.assignment.run for feed in self._feeds.values()}, {})
+
+    def _read_again(self, runs: Set[str], assignments: Mapping[str, Assignment]) -> None:
+        """Build runs anew from all of their files, of which some have another assignment than before."""
+        for run in runs:
+            self._tools.store.forget(run)
+        for path, feed in self._feeds.items():
+            if feed.assignment.run in runs:
+                feed.reassign(assignments.get(path, feed.assignment), self._tools)
 
     def _let_go(self, wanted: Set[str]) -> None:
         for path in [path for path, feed in self._feeds.items() if path not in wanted and feed.is_gone]:
@@ -215,11 +252,11 @@ class _LastStamp:
     is_latest: bool = True
 
 
-def _last_stamp(path: str, tools: Tools) -> _LastStamp:
+def _last_stamp(assignment: Assignment, tools: Tools) -> _LastStamp:
     """Of a file as it is now; one that cannot be read was written now."""
     try:
         # A pipe that is called a log would block an ordinary open for ever.
-        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK | os.O_NOCTTY)) as file:
+        with open(assignment.path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK | os.O_NOCTTY)) as file:
             seen = os.fstat(file.fileno())
             if not stat.S_ISREG(seen.st_mode):
                 return _LastStamp(tools.clock.wall())
@@ -227,7 +264,7 @@ def _last_stamp(path: str, tools: Tools) -> _LastStamp:
             tail = file.read(TAIL_BYTES)
     except OSError:
         return _LastStamp(tools.clock.wall())  # the follower counts it
-    intake = Intake(tools.formats)
+    intake = tools.intake(assignment)
     events = [*intake.feed(Chunk(tail, 1, seen.st_mtime, live=False)), *intake.flush()]
     stamps = [event.stamp for event in events if not isinstance(event, Malformed)]
     known = [stamp for stamp in stamps if stamp is not None]

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from trainer_exporter.errors import TrainerExporterError
-from trainer_exporter.formats import registry
+from trainer_exporter.formats import Format, registry
 from trainer_exporter.intake import Event, Intake
 from trainer_exporter.model import FIELDS, Checkpoint, Chunk, Incident, Malformed, Record
 
@@ -48,9 +48,9 @@ def items(stream: Iterable[Chunk], intake: Intake | None = None) -> Iterator[Ite
         yield item(event, intake.format)
 
 
-def lines(path: str | Path) -> Iterator[Item]:
+def lines(path: str | Path, formats: Sequence[Format] | None = None) -> Iterator[Item]:
     """What the file says, one dictionary an event; an unreadable file is a TrainerExporterError."""
-    return items(chunks(path))
+    return items(chunks(path), Intake(formats or registry()))
 
 
 def item(event: Event, name: str) -> Item:
@@ -58,26 +58,26 @@ def item(event: Event, name: str) -> Item:
     if isinstance(event, Incident):
         return {"line": event.line, "incident": event.kind}
     if isinstance(event, Malformed):
-        return {"line": event.line, "format": name, "malformed": event.reason}
-    return {"line": event.line, "format": name, **_said(event)}
+        return {"line": event.line, "format": event.format or name, "malformed": event.reason}
+    return {"line": event.line, "format": event.format or name, **_said(event)}
 
 
-def summary(path: str | Path) -> Item:
+def summary(path: str | Path, formats: Sequence[Format] | None = None) -> Item:
     """Counts of what was read, with the ends of the run."""
-    intake = Intake(registry())
-    formats: Counter[str] = Counter()
+    intake = Intake(formats or registry())
+    by_format: Counter[str] = Counter()
     incidents: Counter[str] = Counter()
     out: Item = {"records": 0, "records_with_loss": 0, "first_step": None, "last_step": None, "last_loss": None}
     for read in items(chunks(path), intake):
         if "incident" in read:
             incidents[read["incident"]] += 1
             continue
-        formats[read["format"]] += 1
+        by_format[read["format"]] += 1
         out["records"] += 1
         _follow(out, read)
     return {
         **out,
-        "formats": dict(formats),
+        "formats": dict(by_format),
         "incidents": dict(incidents),
         "malformed": intake.counts.get("malformed", 0),
         "unmatched": intake.counts.get("unmatched", 0),
@@ -94,9 +94,9 @@ def text(read: Mapping[str, Any]) -> str:
     return f"{head}{read['format']}  {rest}"
 
 
-def summary_text(path: str | Path) -> str:
+def summary_text(path: str | Path, formats: Sequence[Format] | None = None) -> str:
     """The summary for a person."""
-    return "\n".join(f"{key.replace('_', ' ')}: {_shown(value)}" for key, value in summary(path).items())
+    return "\n".join(f"{key.replace('_', ' ')}: {_shown(value)}" for key, value in summary(path, formats).items())
 
 
 def _follow(out: Item, read: Item) -> None:

@@ -133,7 +133,14 @@ class Scout:
     def _new_discovery(self) -> Discovery:
         limits = DiscoveryLimits(max_age_s=self._config.limits.max_age_s, files=self._config.limits.files)
         specs = [
-            Spec(source.path, source.run, source.labels, owner_here=source.owner == "here", from_command_line=source.explicit)
+            Spec(
+                source.path,
+                source.run,
+                source.labels,
+                owner_here=source.owner == "here",
+                from_command_line=source.explicit,
+                format=source.format,
+            )
             for source in self._config.sources
         ]
         return Discovery(specs, self._clock, self._health, limits=limits)
@@ -239,6 +246,7 @@ class Scout:
             present_at_start=self._known_at_start is None or found.path in self._known_at_start,
             labels=found.spec.labels,
             facts={name: value for name, value in shown.items() if value},
+            format=found.spec.format,
         )
 
     # -- what follows from the names

@@ -43,6 +43,7 @@ class Spec:
     labels: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     owner_here: bool = False  # this node publishes it, held open here or not
     from_command_line: bool = False
+    format: str = ""  # of its files, where the user says it
 
 
 @dataclass(frozen=True, slots=True)
