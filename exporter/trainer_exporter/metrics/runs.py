@@ -27,10 +27,17 @@ _PLAIN = (
     _gauge("grad_norm", "Global gradient norm before clipping, as last logged."),
     _gauge("learning_rate", "Learning rate of the first parameter group as last logged."),
     _gauge("loss_scale", "Loss scale of mixed precision as last logged."),
-    _gauge("samples_per_second", "Samples per second of the whole job over the recent window, logged or from the differences of steps."),
-    _gauge("tokens_per_second", "Tokens per second of the whole job over the recent window, logged or from differences of a token count."),
-    _gauge("tflops_per_gpu", "Model FLOPs per second and GPU in units of 1e12, as logged by the trainer."),
-    _gauge("mfu_ratio", "Model FLOPs utilization: model FLOPs per second divided by the dense peak of the card."),
+    _gauge("samples_per_second", "Samples per second of the whole job over the recent window: logged, else global batch / step duration."),
+    _gauge(
+        "tokens_per_second",
+        "Tokens per second of the whole job over the recent window: logged, else tokens a step / step duration, else samples x length.",
+    ),
+    _gauge(
+        "tflops_per_gpu",
+        "Model FLOPs per second and GPU in units of 1e12: logged, else tokens per second x FLOPs per token (6N, 4N where frozen, and 12 x "
+        "layers x attention width x sequence length) / GPUs.",
+    ),
+    _gauge("mfu_ratio", "Model FLOPs utilization: logged, else TFLOPS per GPU / the card's dense peak for the data type."),
     _gauge("step_duration_seconds", "Time a step takes: median over the recent window, saves and evaluations excluded."),
     _gauge("step_duration_baseline_seconds", "Best sustained median of the step duration in this attempt."),
     _gauge("loss_baseline", "Median loss of the previous 100 records, from 20 on."),
