@@ -378,6 +378,8 @@ class FileStatus:
     last_written_wall: float | None
     last_unrecognised: str = ""
     error: str = ""
+    why: str = ""  # it is followed: a short reason in words
+    run_origin: str = ""  # where the run's name comes from, in words
 
 
 @dataclass(frozen=True, slots=True)
