@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Final
 
 from trainer_exporter.attribution.processes import ProcessFacts
@@ -19,23 +20,38 @@ _SUFFIX = re.compile(r"(-\d+)*-[bcdfghjklmnpqrstvwxz2456789]{5}$|(-\d+)+$")
 _PLACE = re.compile(r"\{(\w+)\}")
 
 
+@dataclass(frozen=True, slots=True)
+class Name:
+    """What a run is called, and whence, in words."""
+
+    text: str
+    origin: str
+
+
 def run_name(facts: ProcessFacts, template: str | None = None) -> str:
     """The name of the run that a process serves; "" when it shows none.
 
     ``template`` is the configuration's, with places such as ``{user}`` or ``{SLURM_JOB_ID}``; it counts only where each has a value.
     """
-    return next((name for name in _names(facts, template) if name), "")
+    found = named(facts, template)
+    return found.text if found else ""
 
 
-def _names(facts: ProcessFacts, template: str | None) -> Iterator[str]:
+def named(facts: ProcessFacts, template: str | None = None) -> Name | None:
+    """As ``run_name``, with the reason; None when the process shows no name."""
+    return next((Name(sanitise(text), origin) for text, origin in _names(facts, template) if sanitise(text)), None)
+
+
+def _names(facts: ProcessFacts, template: str | None) -> Iterator[tuple[str, str]]:
     rendezvous = facts.environment.get("TORCHELASTIC_RUN_ID", "")
-    yield sanitise(_filled(template, facts)) if template else ""
-    yield sanitise(facts.environment.get("TRAINER_RUN_NAME", ""))
-    yield sanitise("-".join(part for part in (facts.job_name or "slurm", facts.job_id) if part)) if facts.job_id else ""
-    yield sanitise(pod_owner(facts.pod)) if facts.pod else ""
-    yield sanitise(rendezvous) if not UNNAMED.fullmatch(rendezvous) else ""
-    yield sanitise(_directory_name(facts.run_name) if "/" in facts.run_name else facts.run_name)
-    yield sanitise(_directory_name(facts.output_dir))
+    yield _filled(template, facts) if template else "", "from the configuration's template"
+    yield facts.environment.get("TRAINER_RUN_NAME", ""), "from TRAINER_RUN_NAME"
+    job = "-".join(part for part in (facts.job_name or "slurm", facts.job_id) if part) if facts.job_id else ""
+    yield job, sanitise(f"from Slurm job {facts.job_id}")
+    yield pod_owner(facts.pod) if facts.pod else "", sanitise(f"from pod {facts.pod}")
+    yield rendezvous if not UNNAMED.fullmatch(rendezvous) else "", "from TORCHELASTIC_RUN_ID"
+    yield _directory_name(facts.run_name) if "/" in facts.run_name else facts.run_name, "from run_name of its command line"
+    yield _directory_name(facts.output_dir), "from output_dir of its command line"
 
 
 def pod_owner(pod: str) -> str:

@@ -10,12 +10,12 @@ from __future__ import annotations
 import os
 import pwd
 import re
-import stat
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
+from trainer_exporter.attribution.proc import Proc
 from trainer_exporter.model import NO_FACTS
 
 ALLOWED: Final = frozenset(
@@ -36,6 +36,7 @@ ALLOWED: Final = frozenset(
         "MASTER_ADDR",
         "MASTER_PORT",
         "TORCHELASTIC_RUN_ID",
+        "TORCHELASTIC_ERROR_FILE",
         "KUBERNETES_SERVICE_HOST",
         "HOSTNAME",
         "POD_NAME",
@@ -45,13 +46,19 @@ ALLOWED: Final = frozenset(
 # The launcher's own task number is not the rank of what it launched, so these count only where the process itself shows them.
 OWN_ONLY: Final = frozenset({"SLURM_PROCID", "SLURM_LOCALID", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK"})
 ANCESTORS: Final = 8
-READ_BYTES: Final = 1 << 20  # of one file of /proc; an environment of many exported functions has some 100 KiB
 VALUE_LENGTH: Final = 200
+PATH_LENGTH: Final = 4096
+_PATHS: Final = frozenset({"TORCHELASTIC_ERROR_FILE"})
 
 _SLURM_JOB = re.compile(r"/job_(\d+)(?:/|$)", re.MULTILINE)
 _POD = re.compile(r"pod([0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12}|[0-9a-f]{32})")
 _CONTAINER = re.compile(r"[-/]([0-9a-f]{64})(?:\.scope)?(?:/|$)", re.MULTILINE)
-_ARGUMENT = re.compile(r"-{0,2}(output[_-]dir|run[_-]name)(?:=(.*))?", re.DOTALL)
+# What trainers call the two: HF, then nanoGPT, mmengine, fairseq, Lightning, verl, torchtitan. Hydra puts the name of a section before it.
+_ARGUMENT = re.compile(
+    r"-{0,2}(?:(?:trainer|training|train|job|run|args)\.)?(?:(?P<output_dir>output[_-]dir|out[_-]dir|work[_-]dir|save[_-]dir"
+    r"|default[_-]root[_-]dir|default[_-]local[_-]dir|dump[_-]folder)|(?P<run_name>run[_-]name|experiment[_-]name))(?:=(?P<value>.*))?",
+    re.DOTALL,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,33 +84,30 @@ class ProcessFacts:
     environment: Mapping[str, str] = field(default_factory=lambda: NO_FACTS)  # of ``ALLOWED`` only
 
 
-@dataclass(frozen=True, slots=True)
-class _Stat:
-    parent: int
-    state: str
-    start_ticks: int
-
-
 class Processes:
     """Reads /proc. A process that vanished, died or may not be read is no error: it shows nothing.
 
-    ``root`` is where /proc is (a container has the host's elsewhere), ``user_name`` turns a user id into a name.
+    ``root`` is where /proc is (a container has the host's elsewhere), ``pods`` where the kubelet keeps the logs of pods, ``user_name``
+    turns a user id into a name.
     """
 
-    def __init__(self, root: str | Path = "/proc", *, user_name: Callable[[int], str] | None = None) -> None:
-        self._root = Path(root)
+    def __init__(
+        self, root: str | Path = "/proc", *, pods: str | Path = "/var/log/pods", user_name: Callable[[int], str] | None = None
+    ) -> None:
+        self._proc = Proc(root)
+        self._pods = Path(pods)
         self._user_name = user_name or _user_name
 
     def describe(self, pid: int) -> ProcessFacts | None:
         """What a process shows; None when there is no such process, or only its zombie."""
-        seen = self._stat(pid)
-        if seen is None or seen.state in "ZX":
+        seen = self._proc.stat(pid)
+        if seen is None or seen.is_dead:
             return None
         own = self._environment(pid)
         environment = {**self._inherited(seen.parent, own), **own}
-        groups = self._text(pid, "cgroup")
-        cwd = self._link(pid, "cwd")
-        arguments = _arguments(self._text(pid, "cmdline").split("\0"))
+        groups = self._proc.text(pid, "cgroup")
+        cwd = self._proc.link(pid, "cwd")
+        arguments = _arguments(self._proc.text(pid, "cmdline").split("\0"))
         facts = ProcessFacts(
             pid,
             seen.start_ticks,
@@ -118,25 +122,33 @@ class Processes:
 
     def start_ticks(self, pid: int) -> int | None:
         """When a process started, for telling two of the same PID apart; None when it is gone."""
-        seen = self._stat(pid)
-        return None if seen is None or seen.state in "ZX" else seen.start_ticks
+        seen = self._proc.stat(pid)
+        return None if seen is None or seen.is_dead else seen.start_ticks
 
     def _with_pod(self, facts: ProcessFacts, groups: str) -> ProcessFacts:
         pod, container = _POD.search(groups), _CONTAINER.search(groups)
         environment = facts.environment
         in_pod = pod is not None or "KUBERNETES_SERVICE_HOST" in environment
         host = environment.get("HOSTNAME", "") if self._has_own_host_name(facts.pid) else ""
+        uid = pod[1].replace("_", "-") if pod else ""
+        namespace, name = self._logged(uid)
         return replace(
             facts,
-            pod=(environment.get("POD_NAME") or host) if in_pod else "",
-            pod_uid=pod[1].replace("_", "-") if pod else "",
-            namespace=environment.get("POD_NAMESPACE", "") if in_pod else "",
+            pod=(environment.get("POD_NAME") or name or host) if in_pod else "",
+            pod_uid=uid,
+            namespace=(environment.get("POD_NAMESPACE") or namespace) if in_pod else "",
             container=container[1] if container else "",
         )
 
+    def _logged(self, uid: str) -> tuple[str, str]:
+        """Namespace and name of a pod as the kubelet calls the directory of its logs, NAMESPACE_NAME_UID; no name holds a "_"."""
+        found = next(self._pods.glob(f"*_{uid}"), None) if uid else None
+        parts = found.name.split("_") if found is not None else []
+        return (parts[0], parts[1]) if len(parts) == 3 else ("", "")
+
     def _has_own_host_name(self, pid: int) -> bool:
         """Whether its host name is its pod's: a pod on the host's network (usual with RDMA) has the node's name instead."""
-        own, host = self._link(pid, "ns/uts"), self._link(1, "ns/uts")
+        own, host = self._proc.link(pid, "ns/uts"), self._proc.link(1, "ns/uts")
         return bool(own and host) and own != host
 
     def _inherited(self, parent: int, own: Mapping[str, str]) -> Mapping[str, str]:
@@ -144,7 +156,7 @@ class Processes:
         if own:
             return NO_FACTS
         for _ in range(ANCESTORS):
-            seen = self._stat(parent) if parent > 1 else None
+            seen = self._proc.stat(parent) if parent > 1 else None
             if seen is None:
                 return NO_FACTS
             found = self._environment(parent)
@@ -154,52 +166,17 @@ class Processes:
         return NO_FACTS
 
     def _environment(self, pid: int) -> dict[str, str]:
-        pairs = (entry.partition("=") for entry in self._text(pid, "environ").split("\0"))
-        return {name: value[:VALUE_LENGTH] for name, equals, value in pairs if equals and value and name in ALLOWED}
-
-    def _stat(self, pid: int) -> _Stat | None:
-        # The name of the program is in brackets and may hold anything, brackets too.
-        _, _, rest = self._text(pid, "stat").rpartition(") ")
-        words = rest.split()
-        try:
-            return _Stat(int(words[1]), words[0], int(words[19]))
-        except (IndexError, ValueError):
-            return None
+        pairs = (entry.partition("=") for entry in self._proc.text(pid, "environ").split("\0"))
+        kept = ((name, value) for name, equals, value in pairs if equals and value and name in ALLOWED)
+        return {name: value[: PATH_LENGTH if name in _PATHS else VALUE_LENGTH] for name, value in kept}
 
     def _user(self, pid: int) -> str:
-        for line in self._text(pid, "status").splitlines():
-            if line.startswith("Uid:"):
-                return self._user_name(int(line.split()[2]))
-        return ""
+        uid = self._proc.uid(pid)
+        return "" if uid is None else self._user_name(uid)
 
     def _log_files(self, pid: int) -> tuple[str, ...]:
-        found = []
-        for descriptor in ("1", "2"):
-            path = self._link(pid, f"fd/{descriptor}")
-            if path.startswith("/") and path not in found and self._is_regular(pid, descriptor):
-                found.append(path)
-        return tuple(found)
-
-    def _is_regular(self, pid: int, descriptor: str) -> bool:
-        """Whether a file is behind a descriptor, and not one that was deleted."""
-        try:
-            status = (self._root / str(pid) / "fd" / descriptor).stat()
-        except OSError:
-            return False
-        return stat.S_ISREG(status.st_mode) and status.st_nlink > 0
-
-    def _link(self, pid: int, name: str) -> str:
-        try:
-            return str((self._root / str(pid) / name).readlink())
-        except OSError:
-            return ""
-
-    def _text(self, *names: str | int) -> str:
-        try:
-            with self._root.joinpath(*map(str, names)).open("rb") as file:
-                return file.read(READ_BYTES).decode(errors="replace")
-        except OSError:
-            return ""
+        opened = (self._proc.regular(pid, descriptor) for descriptor in ("1", "2"))
+        return tuple(dict.fromkeys(each.path for each in opened if each is not None))
 
 
 def _with_rank(facts: ProcessFacts, environment: Mapping[str, str]) -> ProcessFacts:
@@ -228,11 +205,11 @@ def _arguments(words: Sequence[str]) -> dict[str, str]:
         match = _ARGUMENT.fullmatch(word)
         if match is None:
             continue
-        name, value = match[1].replace("-", "_"), match[2]
+        name, value = "output_dir" if match["output_dir"] else "run_name", match["value"]
         if value is None and word.startswith("--") and not following.startswith("--"):
             value = following
         if value:
-            found[name] = value[:4096]
+            found[name] = value[:PATH_LENGTH]
     return found
 
 
