@@ -16,6 +16,8 @@ from dataclasses import replace
 from typing import Final
 
 from trainer_exporter.formats.base import LOSS, NOTHING, Format, Reading
+from trainer_exporter.formats.megatron_shape import ARGUMENTS as SHAPE_ARGUMENTS
+from trainer_exporter.formats.megatron_shape import shape
 from trainer_exporter.model import Checkpoint, CheckpointEvent, Line, Malformed, Phase, Record, Stamp
 from trainer_exporter.numbers import moment, number
 
@@ -48,7 +50,6 @@ _VALIDATION: Final = re.compile(
     r"^ *(?P<set>\S+) loss at (?:iteration (?P<step>\d+)(?: on (?P<split>validation|test) set)?"
     r"|the end of training for (?P<old>val|test) data) \|(?P<fields>.*)$"
 )
-_VALUE: Final = re.compile(r" ([^|]+?) value: (\S+) \|")
 _SAVING: Final = re.compile(r"^ *saving checkpoint at iteration +(?P<step>\d+) to (?P<dir>\S+)")
 _SCHEDULED: Final = re.compile(r"^ *scheduled an async checkpoint save at iteration +(?P<step>\d+) to (?P<dir>\S+)")
 _SAVED: Final = re.compile(r"^ *successfully saved (?:local )?checkpoint (?:at|from) iteration +(?P<step>\d+)(?: to (?P<dir>\S+))?")
@@ -73,6 +74,7 @@ _ARGUMENTS: Final[dict[str, tuple[str, float]]] = {
     "padded_vocab_size": ("vocabulary_size", 1.0),
     "distributed_timeout_minutes": ("collective_timeout_seconds", 60.0),
 }
+_DTYPES: Final = ("bf16", "fp16")
 _DUMP_LINES: Final = 2000  # the longest dump seen has 700 arguments; other ranks' lines stand between them
 _AFTER_DUMP_LINES: Final = 60
 
@@ -84,6 +86,7 @@ class Megatron:
         self._wanted = 0  # lines of a block still to come
         self._constants: dict[str, float] | None = None  # of the argument dump that is being read
         self._facts: dict[str, str] = {}
+        self._shape: dict[str, str] = {}  # arguments that tell it
         self._step: int | None = None
         self._has_shown_loss = False
         self._is_evaluating = False
@@ -108,6 +111,7 @@ class Megatron:
             return self._checkpoint(line)
         if " arguments -" in text and _DUMP_BEGIN.match(text):
             self._wanted, self._constants, self._facts, self._step = _DUMP_LINES, {}, {}, None
+            self._shape = {}
             return [Record(line.number, stamp=line.stamp, phase=Phase.STARTING, starts=True)]
         return self._other(line)
 
@@ -166,8 +170,9 @@ class Megatron:
         if step is not None:
             fields["step"] = step
         split = found["split"] or found["old"] or "validation"
-        for name, value in _VALUE.findall(found["fields"]):
-            if (read := number(value)) is None:
+        for piece in found["fields"].split("|")[:-1]:
+            name, _, value = piece.strip().rpartition(" value: ")
+            if not name or (read := number(value)) is None:
                 continue
             if found["set"] == "validation" and split in {"validation", "val"} and name in {"lm loss", "lm-loss"}:
                 fields["eval_loss"] = read
@@ -228,12 +233,15 @@ class Megatron:
     def _argument(self, line: Line) -> Reading | None:
         if (padded := _PADDED.match(line.text)) is not None:
             self._wanted = 0
-            return [Record(line.number, {"vocabulary_size": int(padded["size"])}, stamp=line.stamp)]
+            size = int(padded["size"])
+            return [Record(line.number, {"vocabulary_size": size, **shape(self._shape, size)}, stamp=line.stamp)]
         if self._constants is None:
             return None
         if _DUMP_END.match(line.text):
             constants, self._constants, self._wanted = self._constants, None, _AFTER_DUMP_LINES
             self._world_size = constants.get("world_size")
+            if "vocabulary_size" in constants:
+                constants |= shape(self._shape, round(constants["vocabulary_size"]))
             return [Record(line.number, constants, facts=self._facts, stamp=line.stamp)]
         found = _ARGUMENT.match(line.text)
         if found is None:
@@ -242,7 +250,11 @@ class Megatron:
         if name in _ARGUMENTS and (read := number(value)) is not None:
             self._constants[_ARGUMENTS[name][0]] = read * _ARGUMENTS[name][1]
         elif name == "save" and value != "None":
-            self._facts = {"output_dir": value}
+            self._facts["output_dir"] = value
+        elif name in _DTYPES and value == "True":
+            self._facts["dtype"] = name
+        elif name in SHAPE_ARGUMENTS:
+            self._shape[name] = value
         return NOTHING
 
     def _other(self, line: Line) -> Reading | None:
