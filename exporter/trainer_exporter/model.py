@@ -50,6 +50,9 @@ CONSTANT_FIELDS: Final = frozenset(
         "world_size",
         "vocabulary_size",
         "parameters",
+        "token_weights",  # of these, what every token is multiplied with: no input embeddings, of experts those that it is sent to
+        "layers",
+        "attention_width",  # heads x head size
         "collective_timeout_seconds",
         "epochs",  # how many the run will make
     }

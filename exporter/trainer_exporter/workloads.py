@@ -67,7 +67,7 @@ def _workload(
 ) -> Workload:
     cards = {names.get(owner.uuid, "") for owner in owners}
     card = told.gpu or (cards.pop() if len(cards) == 1 else "")
-    dtype = told.dtype or (found.dtype if found is not None else "")
+    dtype = told.dtype or run.info.get("dtype", "") or (found.dtype if found is not None else "")
     gpus = told.gpus
     if gpus is None and "world_size" not in run.gauges:
         gpus = job_size(owners)

@@ -23,6 +23,12 @@ def flops_per_token(shape: ModelShape, sequence_length: float, *, causal: bool =
     return weights + (6.0 if causal else 12.0) * shape.attention_width * reach
 
 
+def logged_shape(constants: Mapping[str, float]) -> ModelShape | None:
+    """The shape as the trainer's own log has it."""
+    weights, layers, width = (constants.get(name) for name in ("token_weights", "layers", "attention_width"))
+    return None if weights is None or layers is None or width is None else ModelShape(weights, round(layers), width)
+
+
 def efficiency(
     figures: Mapping[str, float | None], workload: Workload, *, sequence_length: float | None, gpus: float | None
 ) -> dict[str, float | None]:

@@ -9,12 +9,12 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from trainer_exporter.model import CONSTANT_FIELDS, Checkpoint, Incident, Phase, Record, RunSnapshot, Workload
 from trainer_exporter.runs import signals
 from trainer_exporter.runs.attempt import SPIKING, Attempt
-from trainer_exporter.runs.flops import efficiency
+from trainer_exporter.runs.flops import efficiency, logged_shape
 from trainer_exporter.runs.restarts import TOTALS, SourceState
 from trainer_exporter.runs.saving import Saves
 from trainer_exporter.runs.series import Streaks
@@ -312,6 +312,8 @@ class RunState:
         samples, tokens = rates["samples_per_second"], rates["tokens_per_second"]
         length = constants.get("sequence_length") or (tokens / samples if samples and tokens else None)
         gpus = workload.gpus or constants.get("world_size")
+        if workload.shape is None:
+            workload = replace(workload, shape=logged_shape(constants))
         return rates | efficiency({**figures, **rates}, workload, sequence_length=length, gpus=gpus)
 
     def _gauges(self, now: float) -> dict[str, float]:
