@@ -423,6 +423,16 @@ def test_a_run_without_any_step_still_shows_its_loss_and_its_progress(story: Sto
     assert story.seen.progress_wall == story.now
 
 
+def test_a_log_that_tells_of_epochs_alone_makes_progress_by_them(story: Story) -> None:
+    story.record(epoch=1, metrics={"accuracy": 0.5})
+    story.record(epoch=2, metrics={"accuracy": 0.6})
+    assert story.seen.progress_wall == story.now
+
+    story.record(epoch=2, metrics={"accuracy": 0.6})
+
+    assert story.seen.progress_wall == story.now - 10
+
+
 def test_goodput_takes_lost_steps_back(story: Story) -> None:
     story.steps(*range(1, 101))
     assert story.seen.gauges["goodput_ratio"] == pytest.approx(1.0)

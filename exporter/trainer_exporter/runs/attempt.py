@@ -60,10 +60,12 @@ class Attempt:
         self._interrupted = False
 
     def advances(self, record: Record) -> bool:
-        """Whether this record is progress: a step that is higher, or without any step in the log another record of the loss."""
+        """Whether this record is progress: a step that is higher; without any step in the log, another loss or a later epoch."""
         step = record.fields.get("step")
         if step is None:
-            return self.step is None and "loss" in record.fields
+            epoch = record.fields.get("epoch")
+            later = epoch is not None and (self.epoch is None or epoch > self.epoch)
+            return self.step is None and ("loss" in record.fields or later)
         return self.step is None or step > self.step
 
     def progress(self, record: Record, moment: Moment, *, source: str) -> float | None:
