@@ -19,6 +19,7 @@ NUMBER: Final = (
 )
 _CALL: Final = re.compile(r"(?:[\w.]+)\(\s*([^(),]+?)\s*(?:,[^()]*)?\)")
 _SUFFIXES: Final = {"k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "B": 1e9, "T": 1e12}
+_MAX_DIGITS: Final = 18  # Python refuses to read thousands of them, and nothing counts so far
 _DAYS: Final = re.compile(r"(\d+) days?, *")
 
 
@@ -33,7 +34,7 @@ def number(text: str) -> float | None:
 def integer(text: str) -> int | None:
     """A whole number, thousands separators allowed; None for anything else."""
     bare = text.strip().replace(",", "")
-    return int(bare) if bare.isdecimal() else None
+    return int(bare) if bare.isdecimal() and len(bare) <= _MAX_DIGITS else None
 
 
 def duration(text: str) -> float | None:

@@ -62,6 +62,10 @@ def test_a_whole_number_may_have_separators(text: str, value: int | None) -> Non
     assert integer(text) == value
 
 
+def test_a_row_of_thousands_of_digits_is_no_whole_number() -> None:
+    assert integer("9" * 5000) is None
+
+
 @pytest.mark.parametrize(
     ("text", "seconds"),
     [
