@@ -24,10 +24,12 @@ _COUNT: Final = re.compile(
 _BANNER: Final = re.compile(
     r"[\\/|^ ]+ Num examples = (?P<examples>[\d,]+) \| Num Epochs = (?P<epochs>[\d,]+) \| Total steps = (?P<total>[\d,]+)$"
 )
-_BANNER_BATCH: Final = re.compile(r"[\\/ ]+(?:Data Parallel GPUs = (?P<gpus>\d+) \| )?Total batch size \([\dx ]+\) = (?P<batch>[\d,]+)$")
-_RESUMED: Final = re.compile(r"global step (?P<step>\d+)$")
+_BANNER_BATCH: Final = re.compile(
+    r"[\\/ ]+(?:Data Parallel GPUs = (?P<gpus>\d{1,15}) \| )?Total batch size \([\dx ]+\) = (?P<batch>[\d,]+)$"
+)
+_RESUMED: Final = re.compile(r"global step (?P<step>\d{1,15})$")
 _SAVING: Final = re.compile(r"^ *Saving model checkpoint to (?P<path>\S.*)$")
-_NUMBERED: Final = re.compile(r"^checkpoint-(\d+)$")
+_NUMBERED: Final = re.compile(r"^checkpoint-(\d{1,15})$")
 _BLOCK: Final = re.compile(r"^\*{5} \w+ metrics \*{5}$|^  (?:train|eval|predict)_\w+ +=\s+\S+$")
 _UNSLOTH_LINES: Final = 12
 _ENDED: Final = ("Training completed. Do not forget to share your model", "Training completed! Saving trained model to ")  # Axolotl's

@@ -10,7 +10,7 @@ from trainer_exporter.numbers import duration
 
 SIGN: Final = b"%|"
 _BAR: Final = re.compile(
-    r"^(?:(?P<title>[^|%]*?): *)? *\d{1,3}%\|[^|]*\| *(?P<done>\d+)/(?P<total>\d+)"
+    r"^(?:(?P<title>[^|%]*?): *)? *\d{1,3}%\|[^|]*\| *(?P<done>\d{1,15})/(?P<total>\d{1,15})"
     r" \[(?P<elapsed>[\d:]+)<(?P<remaining>[\d:]+|\?)(?:, +[^\],]*(?P<unit>it/s|s/it)(?P<postfix>, )?)?"
 )
 

@@ -25,8 +25,8 @@ from trainer_exporter.numbers import NUMBER, integer, number
 _LOGGER: Final = re.compile(r"train_inner|train|valid[\w/-]*")
 # Behind the time, which the envelope has taken off: "LEVEL | logger | ", or hydra's "[logger][LEVEL] - ".
 _HEAD: Final = re.compile(r"(?:INFO|WARNING|ERROR) +\| (?P<plain>[\w./-]+) +\| |\[(?P<hydra>[\w./-]+)\]\[(?:INFO|WARNING|ERROR)\] - ")
-_INNER: Final = re.compile(r"^epoch (?P<epoch>\d+): +\d+ / \d+ (?P<pairs>\S.*)$")
-_OUTER: Final = re.compile(r"^epoch (?P<epoch>\d+) \|(?: valid on '(?P<subset>[^']+)' subset \|)? (?P<pairs>loss .*)$")
+_INNER: Final = re.compile(r"^epoch (?P<epoch>\d{1,15}): +\d+ / \d+ (?P<pairs>\S.*)$")
+_OUTER: Final = re.compile(r"^epoch (?P<epoch>\d{1,15}) \|(?: valid on '(?P<subset>[^']+)' subset \|)? (?P<pairs>loss .*)$")
 _INNER_PAIR: Final = re.compile(rf"(?:^|, )([\w./-]+)=({NUMBER})(?=, )")  # what has nothing behind it may be torn
 _OUTER_PAIR: Final = re.compile(rf"(?:^| \| )([\w./-]+) ({NUMBER})(?= \| )")
 _FIELDS: Final = {
@@ -47,11 +47,12 @@ _SETTING: Final = re.compile(r"\b'?(?P<name>max_update|save_dir|distributed_worl
 _OVERFLOW: Final = re.compile(
     rf"^NOTE: (?:gradient )?overflow detected,(?: ignoring gradient,)? setting loss scale to: (?P<scale>{NUMBER})$"
 )
-_PREPARING: Final = re.compile(r"^Preparing to save checkpoint for epoch \d+ @ (?P<step>\d+) updates")
+_PREPARING: Final = re.compile(r"^Preparing to save checkpoint for epoch \d+ @ (?P<step>\d{1,15}) updates")
 _SAVED: Final = re.compile(
-    rf"^Saved checkpoint (?P<path>\S+) \(epoch \d+ @ (?P<step>\d+) updates(?:, score \S+)?\) \(writing took (?P<s>{NUMBER}) seconds\)"
+    rf"^Saved checkpoint (?P<path>\S+) \(epoch \d+ @ (?P<step>\d{{1,15}}) updates(?:, score \S+)?\)"
+    rf" \(writing took (?P<s>{NUMBER}) seconds\)"
 )
-_LOADED: Final = re.compile(r"^Loaded checkpoint (?P<path>\S+) \(epoch \d+ @ (?P<step>\d+) updates\)")
+_LOADED: Final = re.compile(r"^Loaded checkpoint (?P<path>\S+) \(epoch \d+ @ (?P<step>\d{1,15}) updates\)")
 _ENDED: Final = re.compile(r"^done training in [\d.]+ seconds")
 _EVALUATING: Final = re.compile(r"^begin validation on \"[^\"]+\" subset")
 
@@ -209,15 +210,13 @@ def _json(text: str, logger: str) -> dict[str, float | None] | None:
         return None
     try:
         found = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return {key.removeprefix(f"{logger}_"): _value(value) for key, value in found.items()}
 
 
 def _value(value: object) -> float | None:
-    if isinstance(value, (int, float)) and not isinstance(value, bool):
-        return value
-    return number(value) if isinstance(value, str) else None
+    return number(str(value)) if isinstance(value, (int, float, str)) and not isinstance(value, bool) else None
 
 
 def _sniff(text: str) -> bool:

@@ -14,6 +14,7 @@ open-instruct has the Trainer's header and bar, and a line of its own that has t
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
 from typing import Final
@@ -30,7 +31,7 @@ _TRAINING_KEYS: Final = ("loss", "learning_rate", "loss/policy_avg")
 _SAVE_BAR: Final = "Writing model shards:"  # version 5 shows a save by a bar of its own, and by nothing else
 _OPENINGS: Final = ("{'loss': ", "{'eval_", "{'train_runtime': ", "{'grad_norm': ", "{'learning_rate': ", "{'eps': ")
 _STEP_LINE: Final = re.compile(  # a logger writes it behind the bar, on the same line
-    rf"(?:^|INFO - \S+ -) *Step: (?P<step>\d+), LR: (?P<learning_rate>{NUMBER}), Loss: (?P<loss>{NUMBER})"
+    rf"(?:^|INFO - \S+ -) *Step: (?P<step>\d{{1,15}}), LR: (?P<learning_rate>{NUMBER}), Loss: (?P<loss>{NUMBER})"
     rf"(?:,? Aux Loss: {NUMBER})?(?:, TPS: {NUMBER})?$"
 )
 
@@ -296,7 +297,7 @@ def _epoch(found: dict[str, str], text: str) -> EpochMark | None:
     """Version 5 prints values as strings, with 4 significant digits."""
     printed = found.get("epoch", "")
     value = number(printed)
-    if value is None:
+    if value is None or not math.isfinite(value):
         return None
     return EpochMark(value, f"'epoch': '{printed}'" in text, is_evaluation="eval_runtime" in found)
 

@@ -29,8 +29,8 @@ _LOGGED: Final = re.compile(r"^\[(?:INFO|WARNING):swift\] (?P<text>.*)$")
 _START: Final = "Start time of running main: "
 _SAVING: Final = re.compile(r"^Saving model checkpoint to (?P<path>\S+)$")
 _LAST: Final = re.compile(r"^last_model_checkpoint: (?P<path>\S+)$")
-_NUMBERED: Final = re.compile(r"^checkpoint-(\d+)(?:-merged)?$")
-_DURATION: Final = re.compile(r"^(?:(\d+)d ?)?(?:(\d+)h ?)?(?:(\d+)m ?)?(?:(\d+)s)?$")
+_NUMBERED: Final = re.compile(r"^checkpoint-(\d{1,15})(?:-merged)?$")
+_DURATION: Final = re.compile(r"^(?:(\d{1,9})d ?)?(?:(\d{1,9})h ?)?(?:(\d{1,9})m ?)?(?:(\d{1,9})s)?$")
 _UNITS_S: Final = (86400, 3600, 60, 1)
 _TITLES: Final = ("Train: ", "Val: ")
 
@@ -136,7 +136,7 @@ def _keys(text: str) -> dict[str, str]:
         return pairs(text)
     try:
         found = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     return {key: str(value) for key, value in found.items() if isinstance(value, (int, float, str)) and not isinstance(value, bool)}
 

@@ -19,7 +19,7 @@ from trainer_exporter.formats.base import LOSS, NOTHING, Format, Reading
 from trainer_exporter.model import Checkpoint, CheckpointEvent, Line, Phase, Record
 from trainer_exporter.numbers import number
 
-_HEADER: Final = re.compile(r"^={25} (?P<kind>Epoch|Step) (?P<number>\d+)/(?P<total>\d+) ={25}$")
+_HEADER: Final = re.compile(r"^={25} (?P<kind>Epoch|Step) (?P<number>\d{1,15})/(?P<total>\d{1,15}) ={25}$")
 _SECTION: Final = re.compile(
     r"^ *\S+ +(?P<name>Training Results|Timing|Performance Metrics|Validation Results|Validation Timing)"
     r"(?: for `(?P<set>[^`]*)` set)?:$"
@@ -29,10 +29,10 @@ _BULLET: Final = re.compile(
     r"^ +• (?P<key>[A-Za-z][\w ]*): (?:(?P<bare>-?\d+\.\d{4}|nan|-?inf)"
     r"|(?P<value>-?\d+\.\d+|nan)(?P<unit>s|%| tokens| steps)(?: \([\d.]+%\))?)$"
 )
-_GROUP_RATE: Final = re.compile(r"^ +- E2E \((?P<what>Samples|Tokens)/sec\): (?P<value>\d+\.\d\d)$")
+_GROUP_RATE: Final = re.compile(r"^ +- E2E \((?P<what>Samples|Tokens)/sec\): (?P<value>\d{1,15}\.\d\d)$")
 _FLOPS: Final = re.compile(r"^ +• Training FLOPS: [\d.]+ TFLOPS \((?P<value>[\d.]+) TFLOPS per rank\)$")
-_SAVING: Final = re.compile(r"^Saving checkpoint for step (?P<step>\d+)\.\.\.$")
-_EVALUATING: Final = re.compile(r"^▶ Starting validation at step (?P<step>\d+)")
+_SAVING: Final = re.compile(r"^Saving checkpoint for step (?P<step>\d{1,15})\.\.\.$")
+_EVALUATING: Final = re.compile(r"^▶ Starting validation at step (?P<step>\d{1,15})")
 _ENDED: Final = "Max number of steps has been reached, stopping training early"
 _FIELDS: Final[dict[str, tuple[str, float]]] = {
     "loss": ("loss", 1.0),

@@ -21,13 +21,15 @@ from trainer_exporter.model import Line, Malformed, Phase, Record
 from trainer_exporter.numbers import NUMBER, number
 
 _TITLE: Final = re.compile(
-    r"^(?:Train step of epoch (?P<epoch>\d+)|(?P<outer>Train epoch)|Episode \[(?P<episode>\d+)/(?P<episodes>\d+)\]"
-    r"|Eval stage of (?:global_step|steps) (?P<eval>\d+)|(?P<inner>Train epoch) \[\d+/\d+\]): +\d+%\|"
+    r"^(?:Train step of epoch (?P<epoch>\d{1,15})|(?P<outer>Train epoch)|Episode \[(?P<episode>\d{1,15})/(?P<episodes>\d{1,15})\]"
+    r"|Eval stage of (?:global_step|steps) (?P<eval>\d{1,15})|(?P<inner>Train epoch) \[\d+/\d+\]): +\d+%\|"
 )
 _POSTFIX: Final = re.compile(r"\[[^,\]]*, +[^,\]]*, (?P<pairs>.*)$")
 _PAIR: Final = re.compile(rf"(?:^|, )([A-Za-z][\w/ ]*)=({NUMBER})(?=, |\])")
-_STEP: Final = re.compile(r"^(?:\W{1,3} )?Global step (?P<step>\d+): (?P<dict>\{'.*)$")
-_EVALUATED: Final = re.compile(r"^(?:\W{1,3} )?Evaluation completed in .*?, global_step (?P<step>\d+), eval_metrics: (?P<dict>\{.*\})$")
+_STEP: Final = re.compile(r"^(?:\W{1,3} )?Global step (?P<step>\d{1,15}): (?P<dict>\{'.*)$")
+_EVALUATED: Final = re.compile(
+    r"^(?:\W{1,3} )?Evaluation completed in .*?, global_step (?P<step>\d{1,15}), eval_metrics: (?P<dict>\{.*\})$"
+)
 _FIELDS: Final = {
     "gpt_loss": "loss",
     "loss": "loss",

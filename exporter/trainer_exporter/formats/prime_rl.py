@@ -16,15 +16,15 @@ from trainer_exporter.numbers import NUMBER, integer, number
 
 _PREFIX: Final = r"^(?:\d\d:\d\d:\d\d +[A-Z]+ +)?(?:\[[\w-]+\] )?"
 _STEP: Final = re.compile(
-    _PREFIX + r"Step (?P<step>\d+) \| +(?P<time>(?:\d+d)?(?: ?\d+h)?(?: ?\d+m(?!s))?(?: ?[\d.]+m?s)?) \| (?P<rest>.*)$"
+    _PREFIX + r"Step (?P<step>\d{1,15}) \| +(?P<time>(?:\d+d)?(?: ?\d+h)?(?: ?\d+m(?!s))?(?: ?[\d.]+m?s)?) \| (?P<rest>.*)$"
 )
 # The number of decimals is fixed, or a unit follows: either shows where a line is torn.
 _FIXED: Final = r"(?:-?\d+\.\d{4}|-?\d\.\d\de[-+]\d\d|nan|-?inf)"
 _PIECE: Final = re.compile(rf"^(?P<name>[A-Z][\w. ]*?) (?:(?P<fixed>{_FIXED})|(?P<value>{NUMBER})(?: tokens/s|%))$")
-_VALIDATION: Final = re.compile(_PREFIX + rf"Validation \| Step (?P<step>\d+) \| Loss (?P<loss>{_FIXED})$")
-_BEGINS: Final = re.compile(_PREFIX + r"Starting training loop \(max_steps=(?P<total>\d+|infinite|None)\)$")
-_RESUMED: Final = re.compile(_PREFIX + r"Resuming training from checkpoint step (?P<step>\d+)$")
-_SAVING: Final = re.compile(_PREFIX + r"Saving checkpoint at step (?P<step>\d+)$")
+_VALIDATION: Final = re.compile(_PREFIX + rf"Validation \| Step (?P<step>\d{{1,15}}) \| Loss (?P<loss>{_FIXED})$")
+_BEGINS: Final = re.compile(_PREFIX + r"Starting training loop \(max_steps=(?P<total>\d{1,15}|infinite|None)\)$")
+_RESUMED: Final = re.compile(_PREFIX + r"Resuming training from checkpoint step (?P<step>\d{1,15})$")
+_SAVING: Final = re.compile(_PREFIX + r"Saving checkpoint at step (?P<step>\d{1,15})$")
 _ENDED: Final = re.compile(_PREFIX + r"(?:RL|SFT) trainer finished!$")
 _FIELDS: Final[dict[str, tuple[str, float]]] = {
     "Loss": ("loss", 1.0),
@@ -105,7 +105,7 @@ def _values(text: str) -> tuple[dict[str, float], dict[str, float]]:
 
 def _duration(text: str) -> float:
     """Seconds of ``14.21s``, ``2m 5s``, ``1h 4m``, ``310ms``."""
-    return sum(float(value) * _SECONDS[unit] for value, unit in re.findall(r"([\d.]+)(ms|[dhms])", text))
+    return sum(float(value) * _SECONDS[unit] for value, unit in re.findall(r"(\d+(?:\.\d+)?)(ms|[dhms])", text))
 
 
 def _sniff(text: str) -> bool:

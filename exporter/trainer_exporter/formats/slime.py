@@ -16,7 +16,7 @@ from trainer_exporter.formats.dicts import MAX_METRICS, pairs
 from trainer_exporter.model import Line, Malformed, Record
 from trainer_exporter.numbers import number
 
-_LINE: Final = re.compile(r"(?:^|\.py:\d+ - )(?P<kind>(?:\w+-)?step|perf|rollout|eval|passrate) (?P<number>\d+): (?P<dict>\{'.*)$")
+_LINE: Final = re.compile(r"(?:^|\.py:\d+ - )(?P<kind>(?:\w+-)?step|perf|rollout|eval|passrate) (?P<number>\d{1,15}): (?P<dict>\{'.*)$")
 _FIELDS: Final = {
     "train/loss": "loss",
     "train/grad_norm": "grad_norm",

@@ -47,14 +47,15 @@ _RESULT: Final = re.compile(
 )
 _KEY: Final = r"[A-Za-z][\w-]*/[\w/@.()-]+"
 _VALUE: Final = rf"(?:np\.\w+\({NUMBER}\)|{NUMBER})"
-_STEP_LINE: Final = re.compile(rf"(?:^|\])step:(?P<step>\d+) - (?=(?P<key>{_KEY}):{_VALUE}(?: - |$))")
+_STEP_LINE: Final = re.compile(rf"(?:^|\])step:(?P<step>\d{{1,15}}) - (?=(?P<key>{_KEY}):{_VALUE}(?: - |$))")
 _JSON: Final = re.compile(r'^\{"step": ?\d+, ?"data": ?\{"')
 _BEGINS: Final = re.compile(r"^Size of train dataloader: \d+(?:, Size of val dataloader: \d+)?$")
-_TOTAL: Final = re.compile(r"^Total training steps: (?P<total>\d+),?$")
-_SAVING: Final = re.compile(r"^(?:local_global_step_folder|Saving checkpoint to): (?P<path>\S*global_step_(?P<step>\d+))$")
-_RESUMED: Final = re.compile(r"^Setting global step to (?P<step>\d+)$")
+_TOTAL: Final = re.compile(r"^Total training steps: (?P<total>\d{1,15}),?$")
+_SAVING: Final = re.compile(r"^(?:local_global_step_folder|Saving checkpoint to): (?P<path>\S*global_step_(?P<step>\d{1,15}))$")
+_RESUMED: Final = re.compile(r"^Setting global step to (?P<step>\d{1,15})$")
 _ENDED: Final = "Final validation metrics: "
 _TITLE: Final = "Training Progress: "
+_MAX_STEP: Final = 10**15
 
 
 class Verl:
@@ -97,15 +98,15 @@ class Verl:
 
     def _json(self, line: Line) -> Reading:
         try:
-            record = json.loads(line.text)
-        except ValueError:
+            told = json.loads(line.text)
+        except (ValueError, RecursionError):
             return [Malformed(line.number, "json")]
-        data = record["data"]
-        found: dict[str, float | None] = {
-            key: float(value) for key, value in data.items() if isinstance(value, (int, float)) and not isinstance(value, bool)
-        }
+        step, data = told.get("step"), told.get("data")
+        if not isinstance(step, int) or not isinstance(data, dict) or not 0 <= step < _MAX_STEP:
+            return [Malformed(line.number, "json")]
+        found = {key: number(str(value)) for key, value in data.items() if isinstance(value, (int, float)) and not isinstance(value, bool)}
         nulls = {_FIELDS[key][0] for key, value in data.items() if value is None and key in _FIELDS}
-        return [self._record(line, int(record["step"]), found, hidden=frozenset(nulls & {"loss", "grad_norm", "eval_loss"}))]
+        return [self._record(line, step, found, hidden=frozenset(nulls & {"loss", "grad_norm", "eval_loss"}))]
 
     def _record(self, line: Line, step: int, found: dict[str, float | None], *, hidden: frozenset[str]) -> Record:
         fields: dict[str, float] = {"step": step}
