@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from trainer_exporter.formats.base import LOSS, NOTHING, Format, Reading
+from trainer_exporter.formats.decimals import Decimals
 from trainer_exporter.model import Line, Malformed, Phase, Record
 from trainer_exporter.numbers import NUMBER, number
 
@@ -21,7 +22,7 @@ _HEAD: Final = re.compile(r"^step *(?P<step>\d+)(?: */ *(?P<total>\d+))? *\| *(?
 _PIECE: Final = re.compile(rf"^(?P<name>[A-Za-z][\w/ ]*?) *[: ] *(?P<value>{NUMBER}) ?(?P<unit>ms|s)?$")
 _TIMED: Final = re.compile(r"\| *dt *[: ] *[\d.]+")
 # How a field ends when nothing follows it; what ends otherwise may be half a number.
-_WHOLE: Final = re.compile(r"\d(?:ms|s)$|sec *[: ] *[\d,]+\.\d+$|(?:norm|loss) *[: ] *\d+\.\d{3,}$|e[-+]\d\d$|nan$|inf$")
+_WHOLE: Final = re.compile(r"\d(?:ms|s)$|sec *[: ] *[\d,]+\.\d+$|(?:norm|loss) *[: ] *\d+\.\d{4,}$|e[-+]\d\d$|nan$|inf$")
 _FIELDS: Final = {
     "loss": "loss",
     "train loss": "loss",
@@ -37,13 +38,15 @@ _UNITS: Final = {"ms": 1e3, "s": 1.0}
 
 _FILED: Final = re.compile(rf"^(?P<step>\d{{1,9}}) (?P<what>train|val|hella|hellaswag) (?P<value>{NUMBER})(?P<rest> \|.*)?$")
 _TORN: Final = re.compile(r"^\d{1,9} (?:train|val|hella)")
-_DECIMALS: Final = re.compile(r"\.\d{3,}|[a-z]$", re.IGNORECASE)
 _VALIDATED: Final = re.compile(rf"^validation loss: *(?P<value>{NUMBER})$")
 _HELLASWAG: Final = re.compile(rf"^HellaSwag accuracy: \d+ ?/ ?\d+ ?= ?(?P<value>{NUMBER})$")
 
 
 class BuildNanogpt:
     """The console of one run, or its log file."""
+
+    def __init__(self) -> None:
+        self._decimals = Decimals(least=4)
 
     @property
     def wants_all(self) -> bool:
@@ -54,17 +57,36 @@ class BuildNanogpt:
         if (head := _HEAD.match(text)) is not None:
             return [_step(line, head)]
         if (filed := _FILED.match(text)) is not None:
-            return [_filed(line, filed)]
+            return [self._filed(line, filed)]
         if _TORN.match(text):
             return [Malformed(line.number, "truncated")]
         if (found := _VALIDATED.match(text)) is not None:
-            return _result(line, found["value"], "eval_loss")
+            return self._result(line, found["value"], "eval_loss")
         if (found := _HELLASWAG.match(text)) is not None:
-            return _result(line, found["value"], "hellaswag")
+            return self._result(line, found["value"], "hellaswag")
         return None
 
     def flush(self) -> Reading:
         return NOTHING
+
+    def _filed(self, line: Line, found: re.Match[str]) -> Record | Malformed:
+        what, value = found["what"], number(found["value"])
+        if value is None or not (found["rest"] or self._decimals.are_whole(what, found["value"])):
+            return Malformed(line.number, "truncated")
+        fields: dict[str, float] = {"step": int(found["step"])}
+        if what == "train":
+            return Record(line.number, {**fields, "loss": value}, stamp=line.stamp)
+        if what == "val":
+            return Record(line.number, {**fields, "eval_loss": value}, stamp=line.stamp, phase=Phase.EVALUATING)
+        return Record(line.number, fields, {"hellaswag": value}, stamp=line.stamp, phase=Phase.EVALUATING)
+
+    def _result(self, line: Line, text: str, name: str) -> Reading:
+        """A result that the console prints without a step, before the step that it was measured at."""
+        value = number(text)
+        if value is None or not self._decimals.are_whole(name, text):
+            return [Malformed(line.number, "truncated")]
+        fields, metrics = ({name: value}, {}) if name == "eval_loss" else ({}, {name: value})
+        return [Record(line.number, fields, metrics, stamp=line.stamp, phase=Phase.EVALUATING)]
 
 
 def _step(line: Line, head: re.Match[str]) -> Record | Malformed:
@@ -84,27 +106,6 @@ def _step(line: Line, head: re.Match[str]) -> Record | Malformed:
     if "loss" not in fields:
         return Malformed(line.number, "truncated")
     return Record(line.number, fields, stamp=line.stamp)
-
-
-def _filed(line: Line, found: re.Match[str]) -> Record | Malformed:
-    value = number(found["value"])
-    if value is None or not _DECIMALS.search(found["value"]):
-        return Malformed(line.number, "truncated")
-    fields: dict[str, float] = {"step": int(found["step"])}
-    if found["what"] == "train":
-        return Record(line.number, {**fields, "loss": value}, stamp=line.stamp)
-    if found["what"] == "val":
-        return Record(line.number, {**fields, "eval_loss": value}, stamp=line.stamp, phase=Phase.EVALUATING)
-    return Record(line.number, fields, {"hellaswag": value}, stamp=line.stamp, phase=Phase.EVALUATING)
-
-
-def _result(line: Line, text: str, name: str) -> Reading:
-    """A result that the console prints without a step, before the step that it was measured at."""
-    value = number(text)
-    if value is None or not _DECIMALS.search(text):
-        return [Malformed(line.number, "truncated")]
-    fields, metrics = ({name: value}, {}) if name == "eval_loss" else ({}, {name: value})
-    return [Record(line.number, fields, metrics, stamp=line.stamp, phase=Phase.EVALUATING)]
 
 
 def _sniff(text: str) -> bool:

@@ -14,6 +14,7 @@ from itertools import pairwise
 from typing import Final
 
 from trainer_exporter.formats.base import NOTHING, Format, Reading
+from trainer_exporter.formats.decimals import Decimals
 from trainer_exporter.model import Line, Malformed, Record
 from trainer_exporter.numbers import number
 
@@ -28,6 +29,7 @@ class Columns:
 
     def __init__(self) -> None:
         self._is_over = False
+        self._decimals = Decimals()
 
     @property
     def wants_all(self) -> bool:
@@ -38,11 +40,11 @@ class Columns:
             return None
         text = line.text.strip()
         row = _ROW.match(text)
-        if row is not None and (loss := number(row["loss"])) is not None:
+        if row is not None and (loss := number(row["loss"])) is not None and self._decimals.are_whole("loss", row["loss"]):
             return [Record(line.number, {"step": int(row["step"]), "loss": loss}, stamp=line.stamp)]
         if not text or text.startswith(_COMMENT):
             return NOTHING
-        if _TORN.match(text):
+        if row is not None or _TORN.match(text):
             return [Malformed(line.number, "truncated")]
         self._is_over = True
         return None

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from trainer_exporter.formats.base import LOSS, NOTHING, Format, Reading
+from trainer_exporter.formats.decimals import Decimals
 from trainer_exporter.model import Checkpoint, CheckpointEvent, Line, Malformed, Phase, Record
 from trainer_exporter.numbers import NUMBER, integer, number
 
@@ -35,10 +36,9 @@ _OPTIONAL: Final = (
 _OWN: Final = re.compile(r"z\)\| ?norm |\bms \| .*tok/s\b|\(\d[\d.]* ms\)$|\| \(\d[\d.]* ms \|")
 
 _FILED: Final = re.compile(
-    rf"^s:(?P<step>\d+) (?P<what>trl|tel|eval):(?P<value>{NUMBER})(?: lr:(?P<lr>\d\.\d{{6}}))?(?: norm:(?P<norm>{NUMBER}))?$"
+    rf"^s:(?P<step>\d+) (?P<what>trl|tel|eval):(?P<value>{NUMBER})(?: lr:(?P<lr>\d\.\d{{6}}))?(?: norm:(?P<norm>\d+\.\d\d|-?nan|-?inf))?$"
 )
 _TORN: Final = re.compile(r"^s:\d+ (?:trl|tel|eval):")
-_DECIMALS: Final = re.compile(r"\.\d{2,}|[a-z]$", re.IGNORECASE)
 _VALIDATED: Final = re.compile(rf"^val loss:? ({NUMBER})$")
 _HELLASWAG: Final = re.compile(rf"^HellaSwag: \d+/\d+ = ({NUMBER})$")
 _SAVING: Final = re.compile(r"^Writing checkpoint at step (?P<step>\d+)$")
@@ -46,7 +46,9 @@ _ENDED: Final = re.compile(r"^total average iteration time: [\d.]+ ms$")
 
 _TABLE: Final = "| skip update lossz"
 _ROW: Final = re.compile(r"^\| (?P<name>[A-Za-z][\w ()]*?) +\| (?P<value>\S+) +\|$")
-_BATCH: Final = re.compile(r"^batch_size B=\d+ \* seq_len T=(?P<length>\d+) \* num_processes=\d+ and total_batch_size=(?P<tokens>\d+)$")
+_BATCH: Final = re.compile(
+    r"^batch_size B=(?P<samples>\d+) \* seq_len T=(?P<length>\d+) \* num_processes=(?P<processes>\d+) and total_batch_size=(?P<tokens>\d+)$"
+)
 _ROWS: Final = {
     "vocab_size V": "vocabulary_size",
     "num_parameters": "parameters",
@@ -61,6 +63,9 @@ class LlmC:
 
     def __init__(self) -> None:
         self._wanted = 0
+        self._step: int | None = None
+        self._filed_decimals = Decimals(least=4)
+        self._printed_decimals = Decimals(least=6)
 
     @property
     def wants_all(self) -> bool:
@@ -69,16 +74,16 @@ class LlmC:
     def parse(self, line: Line) -> Reading | None:
         text = line.text
         if (found := _HEAD.match(text) or _CPU.match(text)) is not None:
-            self._wanted = 0
-            return [_step(line, found)]
+            self._wanted, self._step = 0, int(found["step"])
+            return [_trained(line, found)]
         if text.startswith("s:"):
-            return _filed(line)
+            return self._filed(line)
         if text.startswith(_TABLE):
-            self._wanted = _TABLE_LINES
+            self._wanted, self._step = _TABLE_LINES, None
             return [Record(line.number, stamp=line.stamp, phase=Phase.STARTING, starts=True)]
         if self._wanted:
             return self._table(line)
-        return _other(line)
+        return self._other(line)
 
     def flush(self) -> Reading:
         return NOTHING
@@ -87,16 +92,58 @@ class LlmC:
         self._wanted -= 1
         if (batch := _BATCH.match(line.text)) is not None:
             self._wanted = 0
-            length = int(batch["length"])
-            return [Record(line.number, {"global_batch_size": int(batch["tokens"]) / length, "sequence_length": length}, stamp=line.stamp)]
+            length, tokens = int(batch["length"]), int(batch["tokens"])
+            if tokens % (int(batch["samples"]) * length * int(batch["processes"]) or 1):
+                return [Malformed(line.number, "truncated")]
+            return [Record(line.number, {"global_batch_size": tokens / length, "sequence_length": length}, stamp=line.stamp)]
         row = _ROW.match(line.text)
         if row is None:
-            return _other(line)
+            return self._other(line)
         field, value = _ROWS.get(row["name"]), integer(row["value"])
         return NOTHING if field is None or value is None else [Record(line.number, {field: value}, stamp=line.stamp)]
 
+    def _filed(self, line: Line) -> Reading | None:
+        found = _FILED.match(line.text)
+        if found is None:
+            return [Malformed(line.number, "truncated")] if _TORN.match(line.text) else None
+        value = number(found["value"])
+        is_whole = bool(found["norm"]) or (not found["lr"] and self._filed_decimals.are_whole(found["what"], found["value"]))
+        if value is None or not is_whole:
+            return [Malformed(line.number, "truncated")]
+        fields: dict[str, float] = {"step": int(found["step"])}
+        if found["what"] == "eval":
+            return [Record(line.number, fields, {"hellaswag": value}, stamp=line.stamp, phase=Phase.EVALUATING)]
+        if found["what"] == "tel":
+            return [Record(line.number, {**fields, "eval_loss": value}, stamp=line.stamp, phase=Phase.EVALUATING)]
+        fields["loss"] = value
+        for name, text in (("learning_rate", found["lr"]), ("grad_norm", found["norm"])):
+            if text and (read := number(text)) is not None and (read or name == "grad_norm"):
+                fields[name] = read
+        return [Record(line.number, fields, stamp=line.stamp)]
 
-def _step(line: Line, head: re.Match[str]) -> Record | Malformed:
+    def _other(self, line: Line) -> Reading | None:
+        text = line.text
+        if (found := _VALIDATED.match(text)) is not None:
+            return self._result(line, found[1], "eval_loss")
+        if (found := _HELLASWAG.match(text)) is not None:
+            return self._result(line, found[1], "hellaswag")
+        if (found := _SAVING.match(text)) is not None:
+            step = int(found["step"])
+            if self._step not in {None, step}:
+                return [Malformed(line.number, "truncated")]  # the number ends the line
+            return [Record(line.number, stamp=line.stamp, phase=Phase.CHECKPOINTING, checkpoint=Checkpoint(CheckpointEvent.STARTED, step))]
+        return [Record(line.number, stamp=line.stamp, closes=True)] if _ENDED.match(text) else None
+
+    def _result(self, line: Line, text: str, name: str) -> Reading:
+        """A result that is printed without a step, before the step that it was measured at."""
+        value = number(text)
+        if value is None or not self._printed_decimals.are_whole(name, text):
+            return [Malformed(line.number, "truncated")]
+        fields, metrics = ({name: value}, {}) if name == "eval_loss" else ({}, {name: value})
+        return [Record(line.number, fields, metrics, stamp=line.stamp, phase=Phase.EVALUATING)]
+
+
+def _trained(line: Line, head: re.Match[str]) -> Record | Malformed:
     loss = number(head["loss"])
     if loss is None:
         return Malformed(line.number, "number")
@@ -110,38 +157,6 @@ def _step(line: Line, head: re.Match[str]) -> Record | Malformed:
     if fields.get("mfu_ratio", 0.0) < 0.0:  # a card whose peak it does not know
         del fields["mfu_ratio"]
     return Record(line.number, fields, stamp=line.stamp)
-
-
-def _filed(line: Line) -> Reading | None:
-    found = _FILED.match(line.text)
-    if found is None:
-        return [Malformed(line.number, "truncated")] if _TORN.match(line.text) else None
-    value = number(found["value"])
-    torn = value is None or not _DECIMALS.search(found["norm"] or found["value"]) or (found["lr"] and not found["norm"])
-    if value is None or torn:
-        return [Malformed(line.number, "truncated")]
-    fields: dict[str, float] = {"step": int(found["step"])}
-    if found["what"] == "eval":
-        return [Record(line.number, fields, {"hellaswag": value}, stamp=line.stamp, phase=Phase.EVALUATING)]
-    if found["what"] == "tel":
-        return [Record(line.number, {**fields, "eval_loss": value}, stamp=line.stamp, phase=Phase.EVALUATING)]
-    fields["loss"] = value
-    for name, text in (("learning_rate", found["lr"]), ("grad_norm", found["norm"])):
-        if text and (read := number(text)) is not None and (read or name == "grad_norm"):
-            fields[name] = read
-    return [Record(line.number, fields, stamp=line.stamp)]
-
-
-def _other(line: Line) -> Reading | None:
-    text = line.text
-    if (found := _VALIDATED.match(text)) is not None and (value := number(found[1])) is not None:
-        return [Record(line.number, {"eval_loss": value}, stamp=line.stamp, phase=Phase.EVALUATING)]
-    if (found := _HELLASWAG.match(text)) is not None and (value := number(found[1])) is not None:
-        return [Record(line.number, metrics={"hellaswag": value}, stamp=line.stamp, phase=Phase.EVALUATING)]
-    if (found := _SAVING.match(text)) is not None:
-        news = Checkpoint(CheckpointEvent.STARTED, int(found["step"]))
-        return [Record(line.number, stamp=line.stamp, phase=Phase.CHECKPOINTING, checkpoint=news)]
-    return [Record(line.number, stamp=line.stamp, closes=True)] if _ENDED.match(text) else None
 
 
 def _sniff(text: str) -> bool:

@@ -13,6 +13,7 @@ import re
 from typing import Final
 
 from trainer_exporter.formats.base import LOSS, NOTHING, Format, Reading
+from trainer_exporter.formats.decimals import Decimals
 from trainer_exporter.model import Checkpoint, CheckpointEvent, Line, Malformed, Phase, Record
 from trainer_exporter.numbers import NUMBER, integer, number
 
@@ -36,6 +37,7 @@ _RESULT: Final = re.compile(
     rf"^Step (?P<step>\d+)(?:/(?P<total>\d+))? \| (?P<results>[A-Z][\w@ -]*: {NUMBER}(?:(?:, | \| )[A-Z][\w@ -]*: {NUMBER})*)$"
 )
 _NAMED: Final = re.compile(rf"([A-Z][\w@ -]*): ({NUMBER})")
+_LENGTH: Final = re.compile(r"sequence length: \d+\.\d\d$")
 _SAVED: Final = re.compile(r"Saved (?:model parameters|model file|optimizer state) to: (?P<path>\S+?(?P<step>\d{6})\S*)$")
 _ITERATIONS: Final = re.compile(
     r"^(?:Using user-provided number of iterations|Calculated number of iterations from [^:]+(?::\w+ ratio)?): (?P<total>[\d,]+)$"
@@ -49,6 +51,7 @@ class Nanochat:
 
     def __init__(self) -> None:
         self._saved: int | None = None
+        self._decimals = Decimals(least=4)
 
     @property
     def wants_all(self) -> bool:
@@ -61,7 +64,7 @@ class Nanochat:
         if (found := _OLD_CHAT.match(text) or _REWARDED.match(text)) is not None:
             return [_numbered(line, found, {"loss": found["loss"]})]
         if (found := _RESULT.match(text)) is not None:
-            return [_results(line, found)]
+            return [self._results(line, found)]
         if (found := _SAVED.search(text)) is not None:
             return self._save(line, found)
         return _announced(line)
@@ -78,6 +81,22 @@ class Nanochat:
         directory = posixpath.dirname(found["path"])
         news = Checkpoint(CheckpointEvent.FINISHED, step, directory)
         return [Record(line.number, facts={"output_dir": directory}, stamp=line.stamp, checkpoint=news)]
+
+    def _results(self, line: Line, found: re.Match[str]) -> Record | Malformed:
+        named = _NAMED.findall(found["results"])
+        if not (self._decimals.are_whole(*named[-1]) or _LENGTH.search(line.text)) or named[0][0] == "Training loss":
+            named.pop()
+        fields: dict[str, float] = {"step": int(found["step"])}
+        if found["total"]:
+            fields["target_steps"] = int(found["total"])
+        metrics: dict[str, float] = {}
+        for name, text in named:
+            value = number(text)
+            if value is not None and name == "Validation loss":
+                fields["eval_loss"] = value
+            elif value is not None:
+                metrics[name.lower().replace(" ", "_")] = value
+        return Record(line.number, fields, metrics, stamp=line.stamp) if named else Malformed(line.number, "truncated")
 
 
 def _step(line: Line, found: re.Match[str]) -> Record | Malformed:
@@ -107,21 +126,6 @@ def _numbered(line: Line, found: re.Match[str], values: dict[str, str]) -> Recor
             return Malformed(line.number, "number")
         fields[name] = value
     return Record(line.number, fields, stamp=line.stamp)
-
-
-def _results(line: Line, found: re.Match[str]) -> Record:
-    fields: dict[str, float] = {"step": int(found["step"])}
-    if found["total"]:
-        fields["target_steps"] = int(found["total"])
-    metrics: dict[str, float] = {}
-    for name, text in _NAMED.findall(found["results"]):
-        if (value := number(text)) is None:
-            continue
-        if name == "Validation loss":
-            fields["eval_loss"] = value
-        else:
-            metrics[name.lower().replace(" ", "_")] = value
-    return Record(line.number, fields, metrics, stamp=line.stamp)
 
 
 def _announced(line: Line) -> Reading | None:
