@@ -25,16 +25,15 @@ _HEADER: Final = re.compile(
 _FIGURE: Final = re.compile(rf"^\t (?P<kind>Train|Eval) (?P<key>\S+(?: \S+)*?): (?P<value>{NUMBER})$")
 _FILED: Final = re.compile(rf"^\[metric\]\[batch=(?P<batch>\d+)\]: (?P<key>\S+): (?P<value>{NUMBER}) ?$")
 _BEGUN: Final = re.compile(r"^\t (?:Train|Eval) \S+(?: \S+)*:")
-_DECIMALS: Final = re.compile(r"\.\d{4}$|^\d+$|[a-z]$", re.IGNORECASE)
+_DECIMALS: Final = re.compile(r"\.\d{4}$|[a-z]$", re.IGNORECASE)
 _EVALUATING: Final = re.compile(r"^\[Eval batch=\d+/\d+\] Eval on (?P<set>.+?) data(?P<ended>:)?$")
 _NAN: Final = re.compile(r"Train loss .*contains a NaN")
 _INDEX: Final = "time/batch"
+_COUNTS: Final = {"time/token": "total_tokens", "time/sample": "total_samples"}
 # Figure -> our name, and how many of its units make one of ours.
 _FIELDS: Final[dict[str, tuple[str, float]]] = {
     "loss/train/total": ("loss", 1.0),
     "l2_norm/grad/global": ("grad_norm", 1.0),
-    "time/token": ("total_tokens", 1.0),
-    "time/sample": ("total_samples", 1.0),
     "throughput/samples_per_sec": ("samples_per_second", 1.0),
     "throughput/tokens_per_sec": ("tokens_per_second", 1.0),
     "throughput/device/mfu": ("mfu_ratio", 1.0),
@@ -49,6 +48,8 @@ class Composer:
     def __init__(self) -> None:
         self._step: int | None = None
         self._is_evaluating = False
+        self._counted: dict[str, float] = {}  # whole numbers, of which only the next line shows that they were not torn
+        self._next_step: int | None = None
         self._names: set[str] = set()
 
     @property
@@ -75,7 +76,8 @@ class Composer:
 
     def _header(self, line: Line, found: re.Match[str]) -> Reading:
         done, total = int(found["done"]), int(found["total"]) if found["total"] else None
-        self._is_evaluating = False
+        self._is_evaluating, self._next_step = False, None
+        self._counted.clear()
         fields: dict[str, float] = {}
         if found["epoch"]:
             fields["epoch"] = int(found["epoch"])
@@ -89,24 +91,29 @@ class Composer:
         return [self._record(line, fields)] if fields else NOTHING
 
     def _figure(self, line: Line, found: re.Match[str]) -> Reading:
-        if not _DECIMALS.search(found["value"]):
+        key, text = found["key"], found["value"]
+        if self._step is None:
+            self._step = self._next_step
+        if text.isdecimal():
+            return self._count(key, int(text))
+        if not _DECIMALS.search(text):
             return [Malformed(line.number, "truncated")]
-        key = found["key"]
-        if found["kind"] == "Eval":
-            return self._result(line, key, found["value"])
-        if key == _INDEX and found["value"].isdecimal():
-            if self._step is None:
-                self._step = int(found["value"]) + 1
-                return [self._record(line, {})]
-            return NOTHING
-        return self._train(line, key, found["value"])
+        return self._result(line, key, text) if found["kind"] == "Eval" else self._train(line, key, text)
+
+    def _count(self, key: str, value: int) -> Reading:
+        if key == _INDEX:
+            self._next_step = value + 1
+        elif key in _COUNTS:
+            self._counted[_COUNTS[key]] = value
+        return NOTHING
 
     def _train(self, line: Line, key: str, text: str) -> Reading:
         value = number(text)
-        if key not in _FIELDS or value is None:
+        if key not in _FIELDS or value is None or not _DECIMALS.search(text):
             return NOTHING
         name, divisor = _FIELDS[key]
-        return [self._record(line, {name: value / divisor})]
+        counted, self._counted = self._counted, {}
+        return [self._record(line, {name: value / divisor, **counted})]
 
     def _result(self, line: Line, key: str, text: str) -> Reading:
         value = number(text)

@@ -18,7 +18,8 @@ from trainer_exporter.formats.olmo_blocks import HEADER, Block, Unwrapped, figur
 from trainer_exporter.model import Checkpoint, CheckpointEvent, Line, Phase, Record
 
 _LOSS: Final = "train/CrossEntropyLoss"
-_FIELDS: Final = {_LOSS: "loss", "optim/total_grad_norm": "grad_norm", "throughput/total_tokens": "total_tokens"}
+_FIELDS: Final = {_LOSS: "loss", "optim/total_grad_norm": "grad_norm"}
+_TOKENS: Final = "throughput/total_tokens"
 _STEPS_PER_SECOND: Final = "throughput/device/batches_per_second"
 _RESULT: Final = re.compile(r"^eval/(?P<set>.+)/(?P<what>[^/]+)$")
 _EVALUATED: Final = re.compile(r"^[\w.-]+$")
@@ -60,6 +61,9 @@ class Olmo:
             torn = self._block.torn(line)
             return None if torn is None else [torn]
         key, value = told
+        if key == _TOKENS:
+            self._block.tokens(value)
+            return NOTHING
         if key in _FIELDS:
             return [self._block.record(line, {_FIELDS[key]: value})]
         if key == _STEPS_PER_SECOND and value > 0.0:
@@ -96,9 +100,12 @@ class Olmo:
 
 
 def _saved(line: Line, said: Unwrapped, path: str, step: int | None) -> Record:
+    """The path ends the line: one that does not name the present step may be torn."""
     numbered = _PATH_STEP.search(path)
-    news = Checkpoint(CheckpointEvent.FINISHED, int(numbered[1]) if numbered else step, path)
-    facts = {"output_dir": path[: numbered.start()]} if numbered else {}
+    if numbered is None or (step is not None and int(numbered[1]) != step):
+        return Record(line.number, stamp=said.stamp, phase=Phase.TRAINING, checkpoint=Checkpoint(CheckpointEvent.FINISHED, step))
+    news = Checkpoint(CheckpointEvent.FINISHED, int(numbered[1]), path)
+    facts = {"output_dir": path[: numbered.start()]}
     return Record(line.number, facts=facts, stamp=said.stamp, phase=Phase.TRAINING, checkpoint=news)
 
 

@@ -16,10 +16,10 @@ from trainer_exporter.numbers import NUMBER, moment, number
 HEADER: Final = b"[step="
 _PREFIX: Final = re.compile(r"^(?P<time>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:[.,]\d+)?)\t[^\t]*\t(?P<logger>[^\t]+)\t[A-Z]+\t(?P<text>.*)$")
 _STEP: Final = re.compile(r"^\[step=(?P<step>\d+)/(?P<total>\d+|\?\?\?)(?:,epoch=(?P<epoch>\d+))?(?:,eta=(?P<eta>[^\]]+))?\]$")
-_FIGURE: Final = re.compile(rf"^ {{4}}(?P<key>[A-Za-z][^=]*)=(?P<value>{NUMBER})(?P<scale>[BTPE])?$")
+_FIGURE: Final = re.compile(rf"^ {{4}}(?P<key>[A-Za-z][^=]*)=(?P<value>{NUMBER})(?P<scale>[BT])?$")
 _BEGUN: Final = re.compile(r"^ {4}[A-Za-z][\w ()%.-]*/[^=]*=")
 _ETA: Final = re.compile(r"(?:(\d+)d)? ?(?:(\d+)h)? ?(?:(\d+)m)? ?(?:(\d+)s)?")
-_SCALES: Final = {"B": 1e9, "T": 1e12, "P": 1e15, "E": 1e18}
+_SCALES: Final = {"B": 1e9, "T": 1e12}
 _EXPONENT: Final = re.compile(r"[eE][-+]\d\d$")
 _NO_NAME: Final = re.compile(r"[^\w]+")
 _BLOCK_LINES: Final = 300  # of a block with the lines of others in it
@@ -69,6 +69,7 @@ class Block:
         self.step: int | None = None
         self._stamp: Stamp | None = None  # of the header: a block is one message
         self._left = 0
+        self._tokens: float | None = None
         self._eval_loss_of = ""
         self._names: set[str] = set()
 
@@ -79,7 +80,11 @@ class Block:
 
     def opens(self, stamp: Stamp | None = None) -> None:
         """A header came: figures will follow."""
-        self._left, self._stamp = _BLOCK_LINES, stamp
+        self._left, self._stamp, self._tokens = _BLOCK_LINES, stamp, None
+
+    def tokens(self, value: float) -> None:
+        """The tokens in total; told with the next figure, which shows that they were not torn between two groups of digits."""
+        self._tokens = value if value.is_integer() else None
 
     def passes(self) -> None:
         """A line within the block, anyone's."""
@@ -105,6 +110,8 @@ class Block:
     def record(self, line: Line, fields: dict[str, float], metrics: dict[str, float] | None = None) -> Record:
         """A record of the present step."""
         placed = fields if self.step is None else {"step": self.step, **fields}
+        if self._tokens is not None:
+            placed, self._tokens = {**placed, "total_tokens": self._tokens}, None
         return Record(line.number, placed, metrics or {}, stamp=line.stamp or self._stamp)
 
     def result(self, line: Line, data_set: str, key: str, value: float, *, is_loss: bool) -> Record | None:
@@ -126,8 +133,10 @@ class Block:
 def _is_whole(text: str, value: float) -> bool:
     """Both print about four digits: what has fewer has lost its end. Groups of thousands and exponents are whole by themselves."""
     size = abs(value)
-    if not size < 1000.0 or _EXPONENT.search(text):
+    if not size < 1000.0:
         return True
+    if "e" in text.lower():
+        return _EXPONENT.search(text) is not None
     decimals = len(text.partition(".")[2])
     needed = 4 if size < 1.0 else 3 if size < 10.0 else 2 if size < 100.0 else 1
-    return decimals >= needed or text == "0.0"
+    return decimals >= needed

@@ -10,6 +10,7 @@ belong to the line ``Finished ... evals`` above them. MFU is in percent, rates a
 
 from __future__ import annotations
 
+import math
 import posixpath
 import re
 from typing import Final
@@ -25,11 +26,10 @@ _FIELDS: Final[dict[str, tuple[str, float]]] = {
     "optim/total grad norm": ("grad_norm", 1.0),
     "optim/LR": ("learning_rate", 1.0),
     "optim/LR (group 0)": ("learning_rate", 1.0),
-    "optim/step skipped": ("skipped_steps", 1.0),
-    _TOKENS: ("total_tokens", 1.0),
     "throughput/device/MFU": ("mfu_ratio", 100.0),
 }
 _STEPS_PER_SECOND: Final = "throughput/device/BPS"
+_SKIPPED: Final = re.compile(r"^ {4}optim/step skipped=(?P<count>[01])\.0+$")
 _OWN: Final = frozenset({"train/CE loss", "train/Z loss", "train/load balancing loss", "train/router Z loss"})
 _EVALUATING: Final = re.compile(r"^(?:Running .+ evals\.\.\.|\[eval=.+,step=\d+(?:/\d+)?\])$")
 _EVALUATED: Final = re.compile(r"^Finished .+ evals in [\d.]+ seconds\. Metrics:$")
@@ -69,16 +69,22 @@ class OlmoCore:
         return NOTHING
 
     def _figure(self, line: Line) -> Reading | None:
+        if (skipped := _SKIPPED.match(line.text)) is not None:
+            return [self._block.record(line, {"skipped_steps": int(skipped["count"])})]
         told = figure(line.text)
         if told is None:
             torn = self._block.torn(line)
             return None if torn is None else [torn]
-        key, value = told
-        if self._shows_results:
-            found = _CE_LOSS.match(key)
-            record = self._block.result(line, found["set"] if found else "", key, value, is_loss=found is not None)
-            return NOTHING if record is None else [record]
-        if key == _TOKENS and value >= _COARSE:
+        return self._result(line, *told) if self._shows_results else self._trained(line, *told)
+
+    def _result(self, line: Line, key: str, value: float) -> Reading:
+        found = _CE_LOSS.match(key)
+        record = self._block.result(line, found["set"] if found else "", key, value, is_loss=found is not None)
+        return NOTHING if record is None else [record]
+
+    def _trained(self, line: Line, key: str, value: float) -> Reading | None:
+        if key == _TOKENS:
+            self._block.tokens(value if value < _COARSE else math.nan)
             return NOTHING
         if key in _FIELDS:
             name, divisor = _FIELDS[key]
