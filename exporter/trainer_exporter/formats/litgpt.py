@@ -18,7 +18,7 @@ from trainer_exporter.numbers import NUMBER, duration, number
 
 _ITERATION: Final = re.compile(
     rf"^Epoch (?P<epoch>\d+) \| iter (?P<iter>\d+) step (?P<step>\d+) \| ?loss train: (?P<loss>{NUMBER}),"
-    rf"(?: val: (?:{NUMBER}|n/a) \| iter time: {NUMBER} ms(?: \(step\))?(?: remaining time: (?P<remaining>[\w:, ]*\d\d:\d\d)$)?)?"
+    rf"(?: val: (?:{NUMBER}|n/a) \| iter time: {NUMBER} ms(?: \(step\))?(?: remaining time: (?P<remaining>[\w, ]*\d+:\d\d:\d\d)$)?)?"
 )
 _TINY: Final = re.compile(rf"^iter (?P<iter>\d+) step (?P<step>\d+): loss (?P<loss>{NUMBER}), iter time: {NUMBER}ms")
 _VALIDATED: Final = re.compile(rf"^iter (?P<iter>\d+): val[ _]loss:? (?P<loss>{NUMBER}), val[ _]time:? {NUMBER} ?ms")

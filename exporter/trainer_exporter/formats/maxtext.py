@@ -25,6 +25,7 @@ _EVALUATED: Final = re.compile(
     rf"|Completed eval after train step (?P<step>\d+), loss=(?P<loss>{NUMBER}),(?: perplexity=(?P<ppl>{NUMBER}),)?)"
 )
 _UNSETTLED: Final = 3  # compilation, then steps that are dispatched ahead of it
+_LATE_STEPS: Final = 2  # between a step's end and its line
 _SAVED: Final = re.compile(r"^[sS]aved a checkpoint at step (?P<step>\d+)\.?$")
 _SAVING: Final = re.compile(r"^Started an asynchronous checkpoint save for step (?P<step>\d+)$")
 _STOPPED: Final = re.compile(r"Aborting training due to (?:NaN|Inf) loss")
@@ -48,7 +49,7 @@ class Maxtext:
         if (found := _EVALUATED.match(text)) is not None:
             return [_evaluated(line, found)]
         if "checkpoint" in text:
-            return _checkpoint(line)
+            return self._checkpoint(line)
         if _STOPPED.search(text):
             return [Record(line.number, stamp=line.stamp, hidden_nonfinite=frozenset({"loss"}))]
         return None
@@ -84,6 +85,18 @@ class Maxtext:
         if seconds and weights:
             fields["tokens_per_second"] = weights / seconds
 
+    def _checkpoint(self, line: Line) -> Reading | None:
+        saved, saving = _SAVED.match(line.text), _SAVING.match(line.text)
+        found = saved or saving
+        if found is None:
+            return None
+        step = int(found["step"])
+        if self._step is not None and abs(step - self._step) > _LATE_STEPS:
+            return [Malformed(line.number, "truncated")]  # the number ends the line
+        event = CheckpointEvent.FINISHED if saved else CheckpointEvent.STARTED
+        news = Checkpoint(event, step, blocking=saving is None)
+        return [Record(line.number, stamp=line.stamp, phase=Phase.TRAINING if saving else None, checkpoint=news)]
+
 
 def _evaluated(line: Line, found: re.Match[str]) -> Record:
     fields: dict[str, float] = {"step": int(found["step"] or found["old"])}
@@ -93,15 +106,6 @@ def _evaluated(line: Line, found: re.Match[str]) -> Record:
     if found["ppl"] and (perplexity := number(found["ppl"])) is not None:
         metrics["perplexity"] = perplexity
     return Record(line.number, fields, metrics, stamp=line.stamp)
-
-
-def _checkpoint(line: Line) -> Reading | None:
-    if (found := _SAVED.match(line.text)) is not None:
-        return [Record(line.number, stamp=line.stamp, checkpoint=Checkpoint(CheckpointEvent.FINISHED, int(found["step"])))]
-    if (found := _SAVING.match(line.text)) is not None:
-        news = Checkpoint(CheckpointEvent.STARTED, int(found["step"]), blocking=False)
-        return [Record(line.number, stamp=line.stamp, phase=Phase.TRAINING, checkpoint=news)]
-    return None
 
 
 def _sniff(text: str) -> bool:

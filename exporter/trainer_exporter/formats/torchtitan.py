@@ -28,10 +28,10 @@ _FIELDS: Final[dict[str, tuple[str, float]]] = {
 }
 _NO_LOSS: Final = -1.0
 
-_INITIALIZED: Final = re.compile(r"^Trainer is initialized with (?P<facts>.+ total steps (?P<total>\d+)\b.*)$")
+_INITIALIZED: Final = re.compile(r"^Trainer is initialized with (?P<facts>.+ total steps (?P<total>\d+) \(warmup \d+\))\.?$")
 _SAMPLES: Final = re.compile(r"global batch size (\d+), .*sequence length (\d+)")
 _TOKENS: Final = re.compile(r"(\d+) tokens per train step, .*maximum context length (\d+)")
-_STARTS: Final = re.compile(r"^Training starts at step (?P<step>\d+)\.?$")
+_STARTS: Final = re.compile(r"^Training starts at step (?P<step>\d+)(?P<whole>\.)?$")
 _SAVING: Final = re.compile(
     r"^Saving (?:the checkpoint(?: \(or staging if async is enabled\))?\.|a (?:full|model only) checkpoint .*step (?P<step>\d+)\.)$"
 )
@@ -41,7 +41,7 @@ _SAVED: Final = re.compile(
 )
 _STAGING: Final = re.compile(r"^Staging the checkpoint\.$")
 _STAGED: Final = re.compile(r"^Finished staging the checkpoint in ")
-_TIMEOUT: Final = re.compile(r"adjusting timeout for all ProcessGroups to (?P<time>[\d:]+)$")
+_TIMEOUT: Final = re.compile(r"adjusting timeout for all ProcessGroups to (?P<time>\d+:\d\d:\d\d)$")
 _ENDED: Final = re.compile(r"^Training completed$")
 
 
@@ -102,8 +102,8 @@ class Torchtitan:
             fields: dict[str, float] = {"target_steps": int(found["total"]), **_batch(found["facts"])}
             return [Record(line.number, fields, stamp=line.stamp, phase=Phase.STARTING, starts=True)]
         if (found := _STARTS.match(text)) is not None:
-            done = int(found["step"]) - 1
-            return [Record(line.number, {"step": done} if done > 0 else {}, stamp=line.stamp)]
+            done = int(found["step"]) - 1 if found["whole"] else 0  # older versions end the line with the number, which may be half
+            return [Record(line.number, {"step": done}, stamp=line.stamp)] if done > 0 else NOTHING
         if (found := _TIMEOUT.search(text)) is not None and (seconds := duration(found["time"])) is not None:
             return [Record(line.number, {"collective_timeout_seconds": seconds}, stamp=line.stamp)]
         return [Record(line.number, stamp=line.stamp, closes=True)] if _ENDED.match(text) else None

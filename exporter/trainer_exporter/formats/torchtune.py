@@ -20,7 +20,7 @@ from trainer_exporter.numbers import NUMBER, number
 _STEP: Final = re.compile(r"^Step (?P<step>\d+) \| (?P<fields>(?:[\w/.-]+:\S+ ?)+)$")
 _PAIR: Final = re.compile(r"([\w/.-]+):(\S+)")
 _FIELDS: Final = {"loss": "loss", "lr": "learning_rate", "grad_norm": "grad_norm", "val_loss": "eval_loss", "validation_loss": "eval_loss"}
-_WHOLE: Final = re.compile(r"\)$|\.\d{3,}$|e[-+]\d\d$|nan$|inf$")
+_WHOLE: Final = re.compile(r"\)$|\.\d{6,}$|e[-+]\d\d$|nan$|inf$")
 _BAR: Final = re.compile(rf"^(?P<epoch>\d+)\|(?P<step>\d+)\|Loss: (?P<loss>{NUMBER})(?P<bar>: +\d+%\|.*)$")
 _TRAINING_STEPS: Final = 10  # the output of torchtune's own tests is full of bars of two steps
 _VALIDATED: Final = re.compile(r"^(?:.* )?Validation loss: (?P<loss>\d+\.\d{4}|nan|inf)$")
@@ -61,7 +61,7 @@ class Torchtune:
             pairs.pop()  # the blank behind the last value has been trimmed: it may be half a value
         fields: dict[str, float] = {"step": int(found["step"])}
         for name, text in pairs:
-            if name in _FIELDS and (value := number(text)) is not None:
+            if name in _FIELDS and (value := number(text)) is not None and not (name == "lr" and value >= 1.0):  # without its exponent
                 fields[_FIELDS[name]] = value
         if len(fields) == 1:
             return [Malformed(line.number, "truncated")]
