@@ -24,8 +24,9 @@ ALLOWED = {
     "envelope": {"numbers"},
     "formats": {"numbers"},
     "incidents": {"numbers"},
+    "sources": {"numbers"},
 }
-OWNERS = {"yaml": {"config"}, "pynvml": {"gpu"}, "prometheus_client": {"metrics"}, "watchdog": {"sources"}}
+OWNERS = {"yaml": {"config"}, "pynvml": {"gpu"}, "prometheus_client": {"metrics"}, "watchdog": {"sources"}, "tensorboard": {"sources"}, "mlflow": {"sources"}}
 
 
 def modules() -> list[Path]:
