@@ -46,6 +46,7 @@ VALUE_FIELDS: Final = frozenset(
 CONSTANT_FIELDS: Final = frozenset(
     {
         "global_batch_size",  # samples an optimizer step
+        "tokens_per_step",  # of the whole job
         "sequence_length",
         "world_size",
         "vocabulary_size",

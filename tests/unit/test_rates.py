@@ -81,6 +81,16 @@ def test_totals_give_rates(live: bool) -> None:
     assert run.gauge("samples_per_second") == pytest.approx(4.0)
 
 
+def test_a_trainer_may_say_how_many_tokens_a_step_has() -> None:
+    run = Run()
+    run.constants(tokens_per_step=4096)
+
+    run.logs(5)
+
+    assert run.gauge("tokens_per_second") == pytest.approx(2048.0)
+    assert run.gauge("samples_per_second") is None
+
+
 def test_the_configuration_is_believed_before_the_log() -> None:
     run = Run(Workload(global_batch_size=100, sequence_length=1000))
     run.constants(global_batch_size=64, sequence_length=500)

@@ -17,13 +17,16 @@ from trainer_exporter.formats.base import LOSS, NOTHING, Format, Reading
 from trainer_exporter.model import Checkpoint, CheckpointEvent, Line, Malformed, Phase, Record
 from trainer_exporter.numbers import NUMBER, integer, number
 
-_ITERATION: Final = re.compile(rf"^iter (?P<step>\d+): loss (?P<loss>{NUMBER}), time (?P<ms>{NUMBER}) ?ms(?:, mfu (?P<mfu>{NUMBER})%)?")
-_BEGUN: Final = re.compile(rf"^iter (?P<step>\d+): loss (?P<loss>{NUMBER}), ")
-_EVALUATION: Final = re.compile(rf"^step (?P<step>\d+): train loss (?P<train>{NUMBER}), val loss (?P<val>{NUMBER})$")
+_ITERATION: Final = re.compile(
+    rf"^iter (?P<step>\d{{1,15}}): loss (?P<loss>{NUMBER}), time (?P<ms>{NUMBER}) ?ms(?:, mfu (?P<mfu>{NUMBER})%)?"
+)
+_BEGUN: Final = re.compile(rf"^iter (?P<step>\d{{1,15}}): loss (?P<loss>{NUMBER}), ")
+_EVALUATION: Final = re.compile(rf"^step (?P<step>\d{{1,15}}): train loss (?P<train>{NUMBER}), val loss (?P<val>{NUMBER})$")
 _SAVING: Final = re.compile(r"^saving checkpoint to (?P<dir>\S+)$")
-_STARTS: Final = re.compile(r"^tokens per iteration will be: [\d,]+$")
+_STARTS: Final = re.compile(r"^tokens per iteration will be: (?P<tokens>[\d,]{1,20})$")
 _PARAMETERS: Final = re.compile(rf"^number of parameters: (?P<count>{NUMBER}M)$")
-_VOCABULARY: Final = re.compile(r"^found vocab_size = (?P<size>\d+) \(inside ")
+_MOST_PARAMETERS: Final = 1e15
+_VOCABULARY: Final = re.compile(r"^found vocab_size = (?P<size>\d{1,15}) \(inside ")
 _A100_TFLOPS: Final = 312.0  # nanoGPT's own constant
 _DECIMALS: Final = re.compile(r"\.\d{4}$|[a-z]$", re.IGNORECASE)
 
@@ -76,10 +79,16 @@ class Nanogpt:
         return Record(line.number, fields, {"train_loss": train}, stamp=line.stamp)
 
     def _announced(self, line: Line) -> Reading | None:
-        if _STARTS.match(line.text):
+        if (found := _STARTS.match(line.text)) is not None:
             self._step = None
-            return [Record(line.number, stamp=line.stamp, phase=Phase.STARTING, starts=True)]
-        if (found := _PARAMETERS.match(line.text)) is not None and (count := number(found["count"])) is not None:
+            tokens = integer(found["tokens"])
+            fields = {} if tokens is None else {"tokens_per_step": tokens}
+            return [Record(line.number, fields, stamp=line.stamp, phase=Phase.STARTING, starts=True)]
+        if (
+            (found := _PARAMETERS.match(line.text)) is not None
+            and (count := number(found["count"])) is not None
+            and count < _MOST_PARAMETERS
+        ):
             return [Record(line.number, {"parameters": float(round(count))}, stamp=line.stamp)]
         if (found := _VOCABULARY.match(line.text)) is not None and (size := integer(found["size"])) is not None:
             return [Record(line.number, {"vocabulary_size": size}, stamp=line.stamp)]

@@ -41,8 +41,9 @@ def throughput(
     batch = constants.get("global_batch_size") or per_step.get("total_samples")
     if samples is None and step_duration and batch:
         samples = batch / step_duration
-    if tokens is None and step_duration and per_step.get("total_tokens"):
-        tokens = (per_step["total_tokens"] or 0.0) / step_duration
+    added = per_step.get("total_tokens") or constants.get("tokens_per_step")
+    if tokens is None and step_duration and added:
+        tokens = added / step_duration
     if tokens is None:
         tokens = tokens_per_second
     if tokens is None and samples is not None and length:
