@@ -117,3 +117,10 @@ def test_no_text_makes_unwrapping_fail(text: str) -> None:
     line = unwrapped(without_terminal(text), 1)
 
     assert len(line.text) <= len(text)
+
+
+@pytest.mark.parametrize("wrapper", ["[rank{}]: ", "[Rank {}] "])
+def test_a_rank_of_thousands_of_digits_is_none(wrapper: str) -> None:
+    text = wrapper.format("9" * 5000) + "loss: 1"
+
+    assert unwrapped(text, 7) == Line(text, 7)
