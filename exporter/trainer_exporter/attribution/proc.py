@@ -73,7 +73,7 @@ class Proc:
                 return int(line.split()[2])
         return None
 
-    def link(self, pid: int, name: str) -> str:
+    def link(self, pid: int | str, name: str) -> str:
         """Where a link below /proc/PID points to; "" where there is none."""
         try:
             return str((self.root / str(pid) / name).readlink())
