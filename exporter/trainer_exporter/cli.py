@@ -16,6 +16,7 @@ from pathlib import Path
 
 from trainer_exporter import config, version
 from trainer_exporter.errors import TrainerExporterError
+from trainer_exporter.model import FormatSpec
 
 LOG_FORMATS = {
     "logfmt": "time=%(asctime)s level=%(levelname)s logger=%(name)s msg=%(message)r",
@@ -144,7 +145,18 @@ def _check_config(options: argparse.Namespace) -> int:
     catalogue(loaded)
     counts = [(len(loaded.sources), "source"), *([(len(loaded.formats), "format")] if loaded.formats else [])]
     print(f"{options.file}: OK, " + ", ".join(f"{count} {thing}" + ("" if count == 1 else "s") for count, thing in counts))
+    for spec in loaded.formats:
+        print(f"  {spec.name}: {_searched(spec)}")
     return 0
+
+
+def _searched(spec: FormatSpec) -> str:
+    """Which lines a private format looks at."""
+    if spec.line is not None:
+        return f"lines with {spec.line.contains!r}, of up to {spec.line.longest} characters"
+    if spec.columns:
+        return f"files whose first lines are rows of {len(spec.columns)} columns"
+    return ("tables whose header has " if spec.kind == "csv" else "lines with ") + " or ".join(map(repr, spec.contains))
 
 
 def _replay(options: argparse.Namespace) -> int:

@@ -12,6 +12,7 @@ import re
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import combinations
 from typing import Any, Final, cast
 
@@ -26,7 +27,7 @@ from trainer_exporter.model import LinePattern
 
 LONGEST: Final = 4096  # characters of a line, whatever the pattern
 _SHORTEST: Final = 200  # a pattern that must be kept to less than this is refused
-_STEPS: Final = 3e8  # of the matcher on one hostile line: well under half a second
+_STEPS: Final = 1e8  # of the matcher on one hostile line: half a second where each is a group's, hundredths where a character's
 _FEW: Final = 64  # a repeat of at most so many is a factor, one of more is a gap
 _MAX_CHARACTERS: Final = 2000
 _MIN_LITERAL_BYTES: Final = 3
@@ -125,6 +126,10 @@ class _Judge:
                 least, most, body = value[0], value[1], _nodes(value[2])
                 if in_loop and least != most:
                     self._refuse_both(self._unclear(body, rest, then), "one repeat inside another")
+                if most > 1 and all(_can_be_empty(*node) for node in body):
+                    raise PatternError(
+                        "a repeat of something that may be nothing", r"a repeat of at least one character: (?:\w+ )* instead of (?:\w* ?)*"
+                    )
                 begins = self._first(body, _NONE) if most > 1 else _NONE
                 inside = begins | (then if in_loop or most == 1 else _NONE)
                 self._refuse(body, follow=inside, in_loop=in_loop or most > 1)
@@ -170,40 +175,39 @@ class _Judge:
     def _steps(self, length: int) -> float:
         """Steps of the matcher on the worst line of this length, as powers of it."""
         shape = _Shape()
-        self._measure(self._nodes, _NONE, "", shape)
+        self._measure(self._nodes, _Follow(), shape)
         is_anchored = bool(self._nodes) and self._nodes[0] == (op.AT, op.AT_BEGINNING)
         levels = ([] if is_anchored else [_leading(self._nodes)]) + shape.gaps
         before_last = _choices(levels[:-1] if shape.gaps else levels, length) * (length if shape.gaps or shape.scans else 16)
         after_last = _choices(levels, length) * (length if shape.scans_after else 16)
         return shape.factor * max(before_last, after_last)
 
-    def _measure(self, nodes: Nodes, follow: Characters, follow_text: str, shape: _Shape) -> None:
+    def _measure(self, nodes: Nodes, follow: _Follow, shape: _Shape) -> None:
         for at, (kind, value) in enumerate(nodes):
             rest = nodes[at + 1 :]
-            then, text = self._first(rest, follow), _leading(rest) or ("" if rest else follow_text)
+            then = _Follow(self._first(rest, follow.first), _leading(rest), can_fail=True) if rest else follow
             if kind in _REPEATS:
-                self._measure_repeat(value, self._unclear(_nodes(value[2]), rest, then), (then, text), shape)
+                self._measure_repeat(value, self._unclear(_nodes(value[2]), rest, then.first), then, shape)
             elif kind is op.BRANCH:
-                begins = [self._first(_nodes(one), then) for one in value[1]]
+                begins = [self._first(_nodes(one), then.first) for one in value[1]]
                 shape.factor *= len(begins) if any(one & other for one, other in combinations(begins, 2)) else 1
                 shapes = [_Shape() for _ in value[1]]
                 for one, own in zip(value[1], shapes, strict=True):
-                    self._measure(_nodes(one), then, text, own)
+                    self._measure(_nodes(one), then, own)
                 shape.join(max(shapes, key=lambda one: (len(one.gaps), one.factor)))
             else:
-                self._measure(_inside(kind, value), then, text, shape)
+                self._measure(_inside(kind, value), then, shape)
 
-    def _measure_repeat(self, value: Any, unclear: Characters, follow: tuple[Characters, str], shape: _Shape) -> None:
+    def _measure_repeat(self, value: Any, unclear: Characters, then: _Follow, shape: _Shape) -> None:
         least, most, body = value[0], value[1], _nodes(value[2])
-        then, text = follow
         if most > _FEW:
-            shape.add_gap(text) if unclear else shape.add_scan(can_fail=bool(then))
+            shape.add_gap(then.text) if unclear else shape.add_scan(can_fail=then.can_fail)
         elif least != most and unclear:
             shape.factor *= most - least + 1
         if most == 1:
-            self._measure(body, then, text, shape)
+            self._measure(body, then, shape)
         elif any(kind in _REPEATS for kind, _ in _all(body)):
-            shape.add_scan(can_fail=bool(then))
+            shape.add_scan(can_fail=then.can_fail)
 
     # -- sets
 
@@ -239,6 +243,15 @@ class _Judge:
         else:
             return None
         return found | {one.swapcase() for one in found} if self._ignores_case else found
+
+
+@dataclass(frozen=True, slots=True)
+class _Follow:
+    """What comes after a part of a pattern: how it can begin, its fixed text, and whether there is anything."""
+
+    first: Characters = _NONE
+    text: str = ""
+    can_fail: bool = False
 
 
 class _Shape:
