@@ -54,6 +54,7 @@ CONSTANT_FIELDS: Final = frozenset(
         "token_weights",  # of these, what every token is multiplied with: no input embeddings, of experts those that it is sent to
         "layers",
         "attention_width",  # heads x head size
+        "causal_attention",  # 1: the trainer's own count of FLOPs leaves out what a causal mask hides
         "collective_timeout_seconds",
         "epochs",  # how many the run will make
     }
@@ -313,6 +314,7 @@ class ModelShape:
     frozen: float = 0.0  # of the weights, those that get no gradient
     windowed_layers: int = 0  # of the layers, those whose attention reaches ``window`` tokens at most
     window: int = 0
+    causal: bool = False  # half of its attention counts, as its trainer has it
 
 
 @dataclass(frozen=True, slots=True)

@@ -74,12 +74,16 @@ def test_what_the_arguments_do_not_tell_is_not_guessed(arguments: dict[str, str]
     assert shape(arguments, 32000) == {}
 
 
-def test_a_run_without_a_printed_throughput_has_one() -> None:
+@pytest.mark.parametrize(
+    ("version", "printed"),
+    [pytest.param({}, 523.5, id="core 0.11"), pytest.param({"mtp_num_layers": "None"}, 465.3, id="core 0.12 and newer")],
+)
+def test_a_run_without_a_printed_throughput_has_the_one_that_its_version_would_print(version: dict[str, str], printed: float) -> None:
     state = RunState("demo", StateSettings(), daemon_start=0.0)
-    told = {"world_size": 8.0, "sequence_length": 8192.0, **shape(LLAMA3_8B, 128256)}
+    told = {"world_size": 8.0, "sequence_length": 8192.0, **shape({**LLAMA3_8B, **version}, 128256)}
     state.fold(Record(1, told), Moment(1.0, live=True), source="a")
 
     fields = {"step": 10.0, "loss": 2.0, "step_duration_seconds": 14.5, "global_batch_size": 128.0}
     state.fold(Record(2, fields), Moment(2.0, live=True), source="a")
 
-    assert state.snapshot(3.0).gauges["tflops_per_gpu"] == pytest.approx(523.5, rel=0.001)  # as core 0.11 prints with --log-throughput
+    assert state.snapshot(3.0).gauges["tflops_per_gpu"] == pytest.approx(printed, rel=0.001)

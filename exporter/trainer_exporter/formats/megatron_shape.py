@@ -20,13 +20,14 @@ _OTHERWISE: Final = (
     *("multi_latent_attention", "hybrid_layer_pattern", "hybrid_override_pattern", "is_hybrid_model", "mtp_num_layers"),
     *("experimental_attention_variant", "moe_latent_size", "attention_output_gate", "decoder_num_layers"),
 )
+_SINCE_CAUSAL: Final = "mtp_num_layers"  # came with core 0.12, as did the count of half of the attention
 _UNSET: Final = ("None", "False", "0", "")
 _DENSE: Final = ("None", "[1]")  # the list is Megatron-DeepSpeed's
 _LIST: Final = re.compile(r"\[[01](?:, [01])*\]")
 
 
 def shape(arguments: Mapping[str, str], vocabulary: int) -> dict[str, float]:
-    """token_weights, layers and attention_width; empty where the arguments do not tell all of it."""
+    """token_weights, layers, attention_width and causal_attention; empty where the arguments do not tell all of it."""
     if any(arguments.get(name, "None") not in _UNSET for name in _OTHERWISE) or "swiglu" not in arguments:
         return {}
     try:
@@ -36,7 +37,9 @@ def shape(arguments: Mapping[str, str], vocabulary: int) -> dict[str, float]:
         feed = _feed_forward(arguments, hidden, layers)
     except (KeyError, ValueError, ZeroDivisionError):
         return {}
-    return {"token_weights": layers * attention + feed + hidden * vocabulary, "layers": layers, "attention_width": size * heads}
+    counted = {"causal_attention": 1.0} if _SINCE_CAUSAL in arguments else {}
+    weights = layers * attention + feed + hidden * vocabulary
+    return {"token_weights": weights, "layers": layers, "attention_width": size * heads, **counted}
 
 
 def _kv_heads(arguments: Mapping[str, str], heads: int) -> int:

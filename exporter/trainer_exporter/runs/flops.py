@@ -20,13 +20,15 @@ def flops_per_token(shape: ModelShape, sequence_length: float, *, causal: bool =
     weights = 6.0 * (shape.weights - shape.frozen) + 4.0 * shape.frozen
     windowed = shape.windowed_layers
     reach = (shape.layers - windowed) * sequence_length + windowed * min(sequence_length, shape.window)
-    return weights + (6.0 if causal else 12.0) * shape.attention_width * reach
+    return weights + (6.0 if causal or shape.causal else 12.0) * shape.attention_width * reach
 
 
 def logged_shape(constants: Mapping[str, float]) -> ModelShape | None:
     """The shape as the trainer's own log has it."""
     weights, layers, width = (constants.get(name) for name in ("token_weights", "layers", "attention_width"))
-    return None if weights is None or layers is None or width is None else ModelShape(weights, round(layers), width)
+    if weights is None or layers is None or width is None:
+        return None
+    return ModelShape(weights, round(layers), width, causal=constants.get("causal_attention") == 1.0)
 
 
 def efficiency(
