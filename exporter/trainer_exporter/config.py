@@ -124,10 +124,11 @@ def _source(section: Section) -> SourceConfig:
         path=section.text("path", required=True),
         run=section.text("run"),
         labels=section.labels("labels"),
+        format=section.text("format"),
         owner=section.choice("owner", OWNERS),
         model=model(section.section("model")),
     )
-    section.finish(("path", "run", "labels", "owner", "model"))
+    section.finish(("path", "run", "labels", "format", "owner", "model"))
     return source
 
 
