@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from trainer_exporter.model import Incident, Phase, Record
 from trainer_exporter.runs import signals
@@ -42,6 +42,8 @@ class Attempt:
         self.series = {name: FieldSeries(latch_s=latch_s, windows=name in windowed, spikes=name in SPIKING) for name in SERIES_FIELDS}
         self.eval_metrics: dict[str, list[float]] = {}
         self.eval_losses: list[float] = []
+        self.started_wall: float | None = None  # None: of the first attempt, or unknown
+        self._result_steps: dict[str, float] = {}
         self.gaps = Gaps()
         self.step: float | None = None
         self.target: float | None = None
@@ -122,7 +124,7 @@ class Attempt:
         """Take over the values of a record."""
         fields = record.fields
         step = fields.get("step", state.step)
-        rank = int(state.exact) + int("step" in fields) + 2 * int(record.precise)
+        rank = 0 if record.late else 1 + int(state.exact) + int("step" in fields) + 2 * int(record.precise)
         wall = moment.wall if moment.live else None
         for field in SERIES_FIELDS:
             if field in fields and self.series[field].accepts(source, rank, step):
@@ -131,11 +133,21 @@ class Attempt:
         self.remaining_s = fields.get("remaining_seconds", self.remaining_s)
         if "epoch" in fields and (step is None or self.step is None or step >= self.step):
             self.epoch = fields["epoch"]
-        for name, value in record.metrics.items():
-            if name in self.eval_metrics or len(self.eval_metrics) < MAX_EVAL_METRICS:
-                self.eval_metrics[name] = [*self.eval_metrics.get(name, [])[-signals.EVALUATIONS + 1 :], value]
+        self._take_results(record.metrics, step)
         if (record.metrics or "eval_loss" in fields) and self.stage is Phase.EVALUATING:
             self.stage = Phase.TRAINING  # the result has come: the next sign is a step or a save
+
+    def _take_results(self, metrics: Mapping[str, float], step: float | None) -> None:
+        """Evaluation results that no source has told of for this step."""
+        for name, value in metrics.items():
+            told = self._result_steps.get(name)
+            if name not in self.eval_metrics and len(self.eval_metrics) >= MAX_EVAL_METRICS:
+                continue
+            if step is not None and told is not None and step <= told:
+                continue
+            if step is not None:
+                self._result_steps[name] = step
+            self.eval_metrics[name] = [*self.eval_metrics.get(name, [])[-signals.EVALUATIONS + 1 :], value]
 
     def _show(self, field: str, value: float, *, step: float | None, wall: float | None, hidden: bool) -> None:
         series = self.series[field]

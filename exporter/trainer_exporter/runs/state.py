@@ -162,6 +162,7 @@ class RunState:
         self._step_before_restart = self.attempt.step
         self.attempts += 1
         self.attempt = Attempt(latch_s=self._settings.latch_s)
+        self.attempt.started_wall = wall
         self.attempt.progress_wall = wall  # the age of a run that hangs before its first step counts from its start
         self.saves.abandon()
         for source in self._sources.values():
@@ -171,7 +172,10 @@ class RunState:
 
     def _fold_record(self, record: Record, moment: Moment, name: str) -> None:
         source = self._source(name)
-        if self._starts_over(source, record, moment):
+        if self._is_past(moment):
+            self._learn(record.facts)
+            return
+        if self._starts_over(source, record, moment, name):
             self._open_attempt(moment.wall)
         if record.starts and not self.attempt.has_progress and self.attempt.progress_wall is None:
             self.attempt.progress_wall = moment.wall
@@ -188,13 +192,29 @@ class RunState:
             self._interrupt()
         if record.phase is not None:
             self._enter(record.phase)
-        self.attempt.closed = self.attempt.closed or record.closes
+        if record.closes and not self._is_behind(moment):
+            self.attempt.closed = True
 
-    def _starts_over(self, source: SourceState, record: Record, moment: Moment) -> bool:
+    def _is_past(self, moment: Moment) -> bool:
+        """Whether it happened in an earlier attempt: a source that is read later than the others tells of those first."""
+        started = self.attempt.started_wall
+        return started is not None and moment.wall is not None and moment.wall < started
+
+    def _is_behind(self, moment: Moment) -> bool:
+        """Whether another source has told of a later moment."""
+        before = self.attempt.progress_wall
+        return before is not None and moment.wall is not None and moment.wall < before
+
+    def _starts_over(self, source: SourceState, record: Record, moment: Moment, name: str) -> bool:
         if not self.attempt.has_progress:
             return False
         if source.has_gone_back(record):
-            return True
+            before = self.attempt.progress_wall
+            is_later = moment.wall is not None and before is not None and moment.wall > before
+            if moment.live or is_later or self.attempt.progress_source == name:
+                return True
+            source.new_attempt()  # it catches up: a source that was read before it has told of this restart
+            return False
         if not record.starts:
             return False
         # A source that has told nothing of this attempt may only be catching up with what another has told already.
@@ -204,6 +224,8 @@ class RunState:
     def _measure(self, source: SourceState, record: Record, moment: Moment) -> None:
         fields = record.fields
         source.advance(record)
+        if record.late and moment.clock == "arrival":
+            moment = replace(moment, tick=None)  # when it was told says nothing about when it happened
         if "step_duration_seconds" in fields:
             source.step_times.logged(fields["step_duration_seconds"])
         elif "step" in fields and moment.tick is not None:
