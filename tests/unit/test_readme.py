@@ -24,12 +24,13 @@ def test_it_lists_every_alert_and_no_other() -> None:
     assert set(re.findall(r"^\| \[(\w+)\]\(alertmanager/runbooks/\1\.md\)", README, re.MULTILINE)) == alerts()
 
 
-def test_its_configuration_loads() -> None:
-    (example,) = re.findall(r"```yaml\n(.*?)```", README, re.DOTALL)
+def test_its_configurations_load() -> None:
+    examples = re.findall(r"```yaml\n(.*?)```", README, re.DOTALL)
 
-    loaded = config.parse(example, file="README.md")
+    loaded = [config.parse(example, file="README.md") for example in examples]
 
-    assert loaded.sources[0].labels["page"] == "yes"
+    assert [source.labels["page"] for one in loaded for source in one.sources] == ["yes"]
+    assert len([spec for one in loaded for spec in one.formats]) == 5
 
 
 @pytest.mark.parametrize("path", sorted(set(re.findall(r"\]\(([\w./-]+)\)", README))))

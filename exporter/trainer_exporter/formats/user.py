@@ -203,7 +203,7 @@ def _value(raw: object, place: Place) -> float | None:
     """The figure in its own unit; None when the text is no number."""
     if isinstance(raw, (int, float)):
         try:
-            return float(raw) * place.scale
+            return _scaled(float(raw), place.scale)
         except OverflowError:
             return math.inf if raw > 0 else -math.inf
     text = str(raw).strip().rstrip(".,;")
@@ -212,7 +212,12 @@ def _value(raw: object, place: Place) -> float | None:
     bare = text.removesuffix(place.unit).rstrip()
     scale = 1.0 if bare.endswith(_SUFFIXES) else place.scale  # 12.3M says its unit itself
     read = number(bare)
-    return None if read is None else read * scale
+    return None if read is None else _scaled(read, scale)
+
+
+def _scaled(value: float, scale: float) -> float:
+    """Divided where the unit is a part of the figure's: 412.5 ms are 0.4125 s, and times 0.001 they are 0.41250000000000003."""
+    return value * scale if scale >= 1 else value / round(1 / scale)
 
 
 def _cells(text: str, spec: FormatSpec) -> Sequence[str]:
