@@ -240,7 +240,7 @@ class App:
         return Response(f"reading history, {lag} bytes to go\n".encode(), status=HTTPStatus.SERVICE_UNAVAILABLE)
 
     def _runs_document(self) -> Response:
-        document = status.document(self._store.snapshot(), self._clock.wall())
+        document = status.document(self._store.snapshot(), self._clock.wall(), self._files)
         return Response(json.dumps(document, allow_nan=False).encode(), "application/json")
 
     def _reload(self) -> Response:

@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from trainer_exporter import config, version
-from trainer_exporter.errors import TrainerExporterError
+from trainer_exporter.errors import ConfigError, TrainerExporterError
 from trainer_exporter.model import FormatSpec
 
 LOG_FORMATS = {
@@ -84,6 +84,15 @@ def _add_serve(serve: argparse.ArgumentParser) -> None:
     serve.add_argument("--web.listen-address", dest="listen_address", metavar="ADDRESS", help="host:port or :port; default :19400")
     serve.add_argument("--web.enable-lifecycle", dest="lifecycle", action="store_true", help="allow POST /-/reload")
     serve.add_argument("--no-gpu", dest="gpu", action="store_false", help="leave NVML alone")
+    serve.add_argument(
+        "--pid",
+        dest="pids",
+        action="append",
+        type=int,
+        default=[],
+        metavar="PID",
+        help="follow the logs of this process and all below it",
+    )
     serve.add_argument("--log.level", dest="log_level", default="info", choices=("debug", "info", "warning", "error"))
     serve.add_argument("--log.format", dest="log_format", default="logfmt", choices=tuple(LOG_FORMATS))
     serve.set_defaults(command=_serve)
@@ -103,6 +112,7 @@ def _serve(options: argparse.Namespace) -> int:
     from trainer_exporter.app import App
 
     _log_to_stderr(options.log_level, options.log_format)
+    _require_running(options.pids)
     app = App(_configuration(options), reload=lambda: _configuration(options))
     stopping = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -116,11 +126,20 @@ def _serve(options: argparse.Namespace) -> int:
     return 0
 
 
+def _require_running(pids: Sequence[int]) -> None:
+    """A PID that was mistyped is told at once; one that ends later, or stands in a file, is not an error."""
+    for pid in pids:
+        if pid < 1 or not Path(f"/proc/{pid}").exists():
+            raise ConfigError("command line", "--pid", found=str(pid), expected="the PID of a process that runs here")
+
+
 def _configuration(options: argparse.Namespace) -> config.Config:
     """The file's settings, with what the command line says on top."""
     loaded = _loaded(options.config_file)
     if options.paths:
         loaded = replace(loaded, sources=tuple(config.SourceConfig(path=path, owner="here", explicit=True) for path in options.paths))
+    if options.pids:
+        loaded = replace(loaded, processes=replace(loaded.processes, pids=(*loaded.processes.pids, *options.pids)))
     if not options.gpu:
         loaded = replace(loaded, gpu=replace(loaded.gpu, enabled=False))
     web = loaded.web

@@ -69,6 +69,15 @@ class GpuConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class ProcessesConfig:
+    """Whose logs are looked for. ``discover`` None: those of the processes on the GPUs, where no source is configured."""
+
+    discover: bool | None = None
+    pids: Sequence[int] = ()  # each with all that it has started
+    cgroups: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class WebConfig:
     """Where to serve."""
 
@@ -86,6 +95,7 @@ class Config:
     limits: LimitsConfig = field(default_factory=LimitsConfig)
     runs: RunsConfig = field(default_factory=RunsConfig)
     gpu: GpuConfig = field(default_factory=GpuConfig)
+    processes: ProcessesConfig = field(default_factory=ProcessesConfig)
     web: WebConfig = field(default_factory=WebConfig)
 
 
@@ -105,6 +115,7 @@ def parse(text: str, *, file: str) -> Config:
         limits=_limits(sections["limits"]),
         runs=_runs(sections["runs"]),
         gpu=_gpu(sections["gpu"]),
+        processes=_processes(root.section("processes")),
         web=_web(sections["web"]),
     )
     root.finish(field.name for field in fields(Config) if field.name != "file")
@@ -168,6 +179,21 @@ def _gpu(section: Section) -> GpuConfig:
     )
     section.finish(("enabled", "metrics", "interval", "deadline", "devices"))
     return gpu
+
+
+def _processes(section: Section) -> ProcessesConfig:
+    processes = ProcessesConfig(
+        discover=section.boolean("discover", default=False) if section.has("discover") else None,
+        pids=section.wholes("pids", minimum=1),
+        cgroups=section.texts("cgroups"),
+    )
+    for at, pattern in enumerate(processes.cgroups):
+        if not pattern.startswith(("/", "*")):
+            raise section.error(
+                f"cgroups[{at}]", pattern, "a pattern of paths in /proc/PID/cgroup, such as /system.slice/train-*.service or */job_*"
+            )
+    section.finish(("discover", "pids", "cgroups"))
+    return processes
 
 
 def _web(section: Section) -> WebConfig:

@@ -111,6 +111,17 @@ class Section:
             raise self.error(name, value, "a whole number, 1 or more, or one such as 350M or 8.03B")
         return value
 
+    def wholes(self, name: str, *, minimum: int) -> tuple[int, ...]:
+        value = self._values.get(name)
+        if value is None:
+            return ()
+        if not isinstance(value, list):
+            raise self.error(name, value, "a list of whole numbers")
+        for at, item in enumerate(value):
+            if isinstance(item, bool) or not isinstance(item, int) or item < minimum:
+                raise self.error(f"{name}[{at}]", item, f"a whole number, {minimum} or more")
+        return tuple(value)
+
     def duration(self, name: str, default: float, *, minimum: float) -> float:
         expected = f"a duration such as 30s, 5m or 2h, {minimum:g}s or more"
         return self._quantity(name, default, pattern=DURATION, units=DURATION_UNITS, minimum=minimum, expected=expected)

@@ -38,6 +38,8 @@ class Assignment:
     labels: Mapping[str, str]
     facts: Mapping[str, str]
     format: str = ""  # the only one it can be of; "": its content tells
+    why: str = ""  # the file is followed, in words
+    run_origin: str = ""  # where the run's name comes from, in words
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +134,8 @@ class Feed:
             last_written_wall=follower.last_mtime,
             last_unrecognised=self._intake.last_unrecognised,
             error=follower.error,
+            why=self.assignment.why,
+            run_origin=self.assignment.run_origin,
         )
 
     def _renew(self) -> None:
@@ -190,6 +194,8 @@ class Feeds:
                 feed.reassign(assignment)
                 if not any(other.assignment.run == left for other in self._feeds.values()):
                     self._tools.store.forget(left)
+            else:
+                feed.assignment = assignment
 
     def use(self, formats: Sequence[Format]) -> None:
         """Read with these formats from now on; where they are others than before, everything is read again."""

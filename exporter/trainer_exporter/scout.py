@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from trainer_exporter.attribution import Attribution, Processes, ProcessFacts, run_name
+from trainer_exporter.attribution import Attribution, Logs, Name, Processes, ProcessFacts, Wanted, Watched, named
 from trainer_exporter.clock import Clock
 from trainer_exporter.config import Config
 from trainer_exporter.config_model import ModelConfig
@@ -22,10 +22,10 @@ from trainer_exporter.model import GpuOwner, GpuSnapshot
 from trainer_exporter.names import sanitise
 from trainer_exporter.runs.store import Store
 from trainer_exporter.sources.discovery import Discovery, DiscoveryLimits, Found, Spec
-from trainer_exporter.sources.files import Identity
 from trainer_exporter.sources.holders import Held, Holders, Process
 from trainer_exporter.sources.mounts import is_shared
 from trainer_exporter.sources.naming import Named, run_names, tracker_of
+from trainer_exporter.sources.walk import has_magic
 
 REMEMBERED_S = 3600.0
 # Written by opening, appending and closing for each record: that nobody holds it open says nothing about its writer.
@@ -63,6 +63,7 @@ class Scout:
         clock: Clock,
         health: Health,
         proc_root: str = "/proc",
+        host_root: str = "/",
     ) -> None:
         self.has_looked = False
         self._config = config
@@ -70,13 +71,16 @@ class Scout:
         self._gpus = gpus
         self._clock = clock
         self._health = health
-        self._processes = Processes(proc_root)
+        self._started_wall = clock.wall()
+        self._processes = Processes(proc_root, pods=Path(host_root, "var/log/pods"))
+        logs = Logs(self._processes, clock, host_root=host_root)
+        self._watched = Watched(self._processes, logs, clock, remembered_s=config.limits.max_age_s)
         self._holders = Holders(clock, proc_root=proc_root)
         self._attribution = Attribution(clock, self._processes, template=config.runs.name or None)
         self._discovery = self._new_discovery()
         self._named: dict[str, Named] = {}
         self._joined: dict[str, Named] = {}  # consoles whose run turned out to be that of a trainer's own files
-        self._from_process: dict[str, str] = {}
+        self._from_process: dict[str, Name] = {}
         self._writers: defaultdict[str, _Writer] = defaultdict(_Writer)
         self._seen_mono: dict[str, float] = {}
         self._known_at_start: frozenset[str] | None = None
@@ -109,8 +113,8 @@ class Scout:
 
     def look(self, *, now: bool = False) -> None:
         """Look once; ``now``: something has changed, so walk the file system though that was done moments ago."""
+        self._discovery.also(self._found_out())
         found = self._discovery.scan(now=now, held=lambda identities: self._holders.scan(identities).by.keys())
-        found = self._with_logs_of_gpu_processes(found)
         held = self._holders.scan([each.identity for each in found])
         followed = [each for each in found if self._is_ours(each, held)]
         self._forget_the_gone(followed)
@@ -125,7 +129,7 @@ class Scout:
             models=self._models(followed),
             owners=self._owners(assignments),
         )
-        self._report_writers(assignments, held, {each.path: each.identity for each in followed})
+        self._report_writers(assignments, held, {each.path: each for each in followed})
         self.has_looked = True
 
     # -- files
@@ -145,12 +149,12 @@ class Scout:
         ]
         return Discovery(specs, self._clock, self._health, limits=limits)
 
-    def _with_logs_of_gpu_processes(self, found: Sequence[Found]) -> Sequence[Found]:
-        """Where nothing is configured, the logs of what runs on the GPUs are followed."""
-        if self._config.sources:
-            return found
-        logs = {path for facts in self._attribution.processes() for path in facts.log_files}
-        return [*found, *(each for path in sorted(logs) if (each := _found(path)) is not None)]
+    def _found_out(self) -> Sequence[Spec]:
+        """The logs of the processes that are named, and of those on the GPUs where nothing is configured or it is asked for."""
+        processes = self._config.processes
+        discover = not self._config.sources if processes.discover is None else processes.discover
+        wanted = Wanted(tuple(processes.pids), tuple(processes.cgroups))
+        return [Spec(log.path, why=log.why) for log in self._watched.look(self._gpus() if discover else GpuSnapshot(), wanted)]
 
     def _is_ours(self, found: Found, held: Held) -> bool:
         """A file on a shared file system is published by the node on which a process holds it (design, decision 12)."""
@@ -159,6 +163,8 @@ class Scout:
         if found.identity in held.by:
             return True
         directory = os.path.dirname(found.path)  # noqa: PTH120 - text only
+        if found.spec.why and Path(found.path).name in REOPENED:
+            return self._watched.is_of_first_rank(found.spec.pattern)
         return Path(found.path).name in REOPENED and any(os.path.dirname(path) == directory for path in self._named)  # noqa: PTH120
 
     def _forget_the_gone(self, followed: Sequence[Found]) -> None:
@@ -178,28 +184,30 @@ class Scout:
             if processes:
                 writer.facts = self._best(processes) or writer.facts
                 writer.processes = processes
+            if each.spec.why:  # whoever holds it (tee, the container runtime) shows less
+                writer.facts = self._watched.facts(each.spec.pattern) or writer.facts
 
     def _best(self, processes: Sequence[Process]) -> ProcessFacts | None:
         """Of several writers (tee, a launcher, its ranks) the one that shows most of its run."""
         described = [facts for process in processes if (facts := self._processes.describe(process.pid)) is not None]
-        named = [facts for facts in described if run_name(facts, self._config.runs.name or None)]
-        return next(iter(named or described), None)
+        telling = [facts for facts in described if named(facts, self._config.runs.name or None)]
+        return next(iter(telling or described), None)
 
-    def _report_writers(self, assignments: Sequence[Assignment], held: Held, identities: Mapping[str, Identity]) -> None:
+    def _report_writers(self, assignments: Sequence[Assignment], held: Held, followed: Mapping[str, Found]) -> None:
         by_run: dict[str, list[str]] = defaultdict(list)
         for assignment in assignments:
             by_run[assignment.run].append(assignment.path)
         for run, paths in by_run.items():
-            self._store.note_writer(run, self._is_written(run, paths, held, identities))
+            self._store.note_writer(run, self._is_written(run, [followed[path] for path in paths], held))
 
-    def _is_written(self, run: str, paths: Sequence[str], held: Held, identities: Mapping[str, Identity]) -> bool | None:
-        if any(identities[path] in held.by for path in paths):
+    def _is_written(self, run: str, files: Sequence[Found], held: Held) -> bool | None:
+        if any(each.identity in held.by or self._watched.is_alive(each.spec.pattern) for each in files):
             return True
         if any(owner.run == run and self._processes.start_ticks(owner.pid) is not None for owner in self._view.owners):
             return True
-        if any(self._writers[path].processes for path in paths):
+        if any(self._writers[each.path].processes or each.spec.why for each in files):
             return False  # they were seen, and none of them holds it any more
-        consoles = [path for path in paths if Path(path).name not in REOPENED]
+        consoles = [each for each in files if Path(each.path).name not in REOPENED]
         return False if consoles and held.complete else None
 
     # -- names
@@ -211,9 +219,9 @@ class Scout:
         for each in followed:
             facts = self._writers[each.path].facts
             if facts is not None and each.path not in self._from_process:
-                name = run_name(facts, self._config.runs.name or None)
-                if name:
-                    self._from_process[each.path] = sanitise(name)
+                name = named(facts, self._config.runs.name or None)
+                if name is not None:
+                    self._from_process[each.path] = name
         self._join(followed)
 
     def _join(self, followed: Sequence[Found]) -> None:
@@ -231,23 +239,37 @@ class Scout:
                 self._joined[each.path] = self._named[trackers[tracker]]
 
     def _run(self, found: Found) -> str:
+        return self._run_name(found).text
+
+    def _run_name(self, found: Found) -> Name:
         if found.spec.run:
-            return sanitise(found.spec.run)
-        named = self._joined.get(found.path) or self._named[found.path]
-        group = [path for path, other in (self._named | self._joined).items() if other.group == named.group]
-        return next((self._from_process[path] for path in sorted(group) if path in self._from_process), named.run)
+            return Name(sanitise(found.spec.run), "from the configuration")
+        joined = self._joined.get(found.path)
+        placed = joined or self._named[found.path]
+        group = [path for path, other in (self._named | self._joined).items() if other.group == placed.group]
+        told = next((self._from_process[path] for path in sorted(group) if path in self._from_process), None)
+        return told or Name(placed.run, "from the output_dir that its log names" if joined else _origin(placed.run, found.path))
 
     def _assignment(self, found: Found) -> Assignment:
         facts = self._writers[found.path].facts
         shown = {} if facts is None else {"job_id": facts.job_id, "user": facts.user, "output_dir": facts.output_dir}
+        name = self._run_name(found)
         return Assignment(
             path=found.path,
-            run=self._run(found),
-            present_at_start=self._known_at_start is None or found.path in self._known_at_start,
+            run=name.text,
+            run_origin=name.origin,
+            why=_why(found),
+            present_at_start=self._known_at_start is None or found.path in self._known_at_start or self._is_older(found),
             labels=found.spec.labels,
             facts={name: value for name, value in shown.items() if value},
             format=found.spec.format,
         )
+
+    def _is_older(self, found: Found) -> bool:
+        """Whether a log that was found late is of a process that is older than we: what stands in it is history."""
+        facts = self._watched.facts(found.spec.pattern) if found.spec.why else None
+        started = self._holders.started_wall(facts.pid) if facts is not None else None
+        return started is not None and started < self._started_wall
 
     # -- what follows from the names
 
@@ -263,9 +285,9 @@ class Scout:
         saves: dict[str, set[str]] = defaultdict(set)
         for assignment in assignments:
             directory = str(Path(assignment.path).parent)
-            named = self._resolved(self._store.facts(assignment.run).get("output_dir", ""), assignment.path)
-            if named:
-                saves[assignment.run].add(named)
+            output_dir = self._resolved(self._store.facts(assignment.run).get("output_dir", ""), assignment.path)
+            if output_dir:
+                saves[assignment.run].add(output_dir)
             elif Path(assignment.path).name in REOPENED or runs_in[directory] == {assignment.run}:
                 saves[assignment.run].add(directory)
         return {run: tuple(sorted(places)) for run, places in saves.items()}
@@ -284,7 +306,9 @@ class Scout:
         return facts.cwd if facts is not None else ""
 
     def _owners(self, assignments: Sequence[Assignment]) -> tuple[GpuOwner, ...]:
-        writers = {process.pid: each.run for each in assignments for process in self._writers[each.path].processes}
+        runs = {each.path: each.run for each in assignments}
+        writers = {pid: runs[path] for pid, path in self._watched.writers() if path in runs}
+        writers |= {process.pid: each.run for each in assignments for process in self._writers[each.path].processes}
         return tuple(self._attribution.owners(self._gpus(), self._runs_by_path(assignments), writers=writers))
 
     def _runs_by_path(self, assignments: Sequence[Assignment]) -> Mapping[str, str]:
@@ -297,9 +321,18 @@ class Scout:
         return known
 
 
-def _found(path: str) -> Found | None:
-    try:
-        seen = os.stat(path)  # noqa: PTH116
-    except OSError:
-        return None
-    return Found(path, Spec(path, owner_here=True), (seen.st_dev, seen.st_ino))
+def _why(found: Found) -> str:
+    """Why a file is followed, in words for the status page."""
+    spec = found.spec
+    is_named = os.path.abspath(spec.pattern) == found.path  # noqa: PTH100 - text only
+    if spec.why:
+        return spec.why if is_named else f"{Path(found.path).name} {spec.why}"
+    whose = "on the command line" if spec.from_command_line else "by the configuration"
+    if is_named:
+        return f"named {whose}"
+    return f"matches {spec.pattern}, named {whose}" if has_magic(spec.pattern) else f"found in {spec.pattern}, named {whose}"
+
+
+def _origin(run: str, path: str) -> str:
+    """Where a name that was made of a path comes from."""
+    return "from its directory" if run.rpartition("/")[2] in Path(path).parent.parts else "from the name of its file"

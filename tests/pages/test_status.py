@@ -81,7 +81,7 @@ def test_an_empty_node_says_what_to_do() -> None:
 
 
 def test_no_log_can_put_markup_into_the_page() -> None:
-    file = FileStatus(HOSTILE, HOSTILE, HOSTILE, 1, 0, 1, NOW, last_unrecognised=HOSTILE, error=HOSTILE)
+    file = FileStatus(HOSTILE, HOSTILE, HOSTILE, 1, 0, 1, NOW, last_unrecognised=HOSTILE, error=HOSTILE, why=HOSTILE, run_origin=HOSTILE)
     identity = GpuIdentity(HOSTILE, 0, HOSTILE)
     reading = GpuReading(identity, success=True, collected_wall=NOW, memory=GpuMemory(100, 50, 10))
     gpus = GpuSnapshot(readings=(reading,), devices=1)
@@ -96,6 +96,19 @@ def test_no_log_can_put_markup_into_the_page() -> None:
     )
 
     assert "script" not in read(status.html(hostile)).tags
+
+
+def test_a_file_says_why_it_is_followed_and_a_run_where_its_name_comes_from() -> None:
+    file = FileStatus(
+        "/a/console.log", "heron", "plain", 1, 0, 1, NOW, why="tee behind standard output of PID 7", run_origin="from Slurm job 77"
+    )
+
+    texts = read(status.html(node(run("heron"), files=(file,)))).texts
+    (document,) = json.loads(json.dumps(status.document([run("heron")], NOW, [file])))["runs"]
+
+    assert {"tee behind standard output of PID 7", "named from Slurm job 77"} <= set(texts)
+    assert document["name_origin"] == "from Slurm job 77"
+    assert document["files"] == [{"path": "/a/console.log", "why": "tee behind standard output of PID 7"}]
 
 
 def test_the_page_needs_no_script() -> None:

@@ -32,6 +32,7 @@ sources:
 limits: {history: 64MiB, line: 8KiB, files: 10, max_age: 7d}
 runs: {name: "{job}", latch: 2m, ended_grace: 1h, failed_grace: 1d, maximum: 8}
 gpu: {enabled: true, metrics: false, interval: 15s, deadline: 1m, devices: 8}
+processes: {discover: true, pids: [4711], cgroups: [/system.slice/train-*.service]}
 web: {listen_address: "127.0.0.1:9999", enable_lifecycle: true}
 """
 
@@ -47,6 +48,7 @@ def test_everything_can_be_set() -> None:
     assert (loaded.limits.history_bytes, loaded.limits.max_age_s) == (64 << 20, 7 * 86400.0)
     assert (loaded.runs.latch_s, loaded.runs.maximum) == (120.0, 8)
     assert (loaded.gpu.metrics, loaded.gpu.devices) == (False, 8)
+    assert loaded.processes == config.ProcessesConfig(discover=True, pids=(4711,), cgroups=("/system.slice/train-*.service",))
     assert loaded.web.listen_address == "127.0.0.1:9999"
 
 
@@ -58,7 +60,7 @@ def test_an_empty_configuration_is_all_defaults(text: str) -> None:
 
 
 BROKEN = {
-    "unknown_key": ("runz: {}", "runz", "an unknown key", "gpu, limits, runs, sources, web"),
+    "unknown_key": ("runz: {}", "runz", "an unknown key", "gpu, limits, processes, runs, sources, web"),
     "unknown_key_inside": ("sources: [{path: /x, pth: /y}]", "sources[0].pth", "an unknown key", "labels, model, owner, path, run"),
     "wrong_type": ("sources: 3", "sources", "3", "a list"),
     "wrong_type_inside": ("sources: [/x]", "sources[0]", "'/x'", "a mapping"),
@@ -88,6 +90,14 @@ BROKEN = {
     "no_unit": ("runs: {latch: 120}", "runs.latch", "120", "30s, 5m or 2h"),
     "out_of_range": ("runs: {latch: 1s}", "runs.latch", "'1s'", "15s or more"),
     "negative": ("limits: {files: -1}", "limits.files", "-1", "1 or more"),
+    "no_list_of_pids": ("processes: {pids: 4711}", "processes.pids", "4711", "a list of whole numbers"),
+    "no_pid": ("processes: {pids: [1, '2']}", "processes.pids[1]", "'2'", "1 or more"),
+    "no_cgroup": (
+        "processes: {cgroups: [train.service]}",
+        "processes.cgroups[0]",
+        "'train.service'",
+        "such as /system.slice/train-*.service",
+    ),
     "truth_for_number": ("limits: {files: true}", "limits.files", "True", "a whole number"),
     "yes_as_label": ("sources: [{path: /x, labels: {page: yes}}]", "sources[0].labels.page", "True", "quote it"),
     "label_of_prometheus": ("sources: [{path: /x, labels: {instance: a}}]", "sources[0].labels.instance", "instance", "do not use"),

@@ -1,7 +1,9 @@
-"""Whose GPU is it: from the processes that NVML lists on a card to the run, rank, job and pod that they serve."""
+"""Whose GPU is it, and where is its log: from processes to the run, rank, job and pod that they serve, and to the files they write."""
 
+from trainer_exporter.attribution.logs import Log, Logs
 from trainer_exporter.attribution.naming import Name, named, run_name
 from trainer_exporter.attribution.owners import Attribution, attribute
 from trainer_exporter.attribution.processes import Processes, ProcessFacts
+from trainer_exporter.attribution.watched import Wanted, Watched
 
-__all__ = ["Attribution", "Name", "ProcessFacts", "Processes", "attribute", "named", "run_name"]
+__all__ = ["Attribution", "Log", "Logs", "Name", "ProcessFacts", "Processes", "Wanted", "Watched", "attribute", "named", "run_name"]

@@ -16,7 +16,7 @@ from typing import Final
 
 from trainer_exporter.attribution.pipes import Pipes, written
 from trainer_exporter.attribution.places import Places
-from trainer_exporter.attribution.proc import Open, Proc
+from trainer_exporter.attribution.proc import Open
 from trainer_exporter.attribution.processes import ANCESTORS, Processes, ProcessFacts
 from trainer_exporter.clock import Clock
 
@@ -52,13 +52,13 @@ class Log:
 class Logs:
     """From what a process shows to its logs. ``host_root`` is where /var of the node lies."""
 
-    def __init__(self, processes: Processes, proc: Proc, clock: Clock, *, host_root: str | Path = "/") -> None:
+    def __init__(self, processes: Processes, clock: Clock, *, host_root: str | Path = "/") -> None:
         self._processes = processes
-        self._proc = proc
+        self._proc = processes.proc
         self._clock = clock
         self._var = Path(host_root) / "var"
-        self._places = Places(proc)
-        self._pipes = Pipes(proc, clock)
+        self._places = Places(processes.proc)
+        self._pipes = Pipes(processes.proc, clock)
         self._slurm: dict[str, list[tuple[str, int]]] = {}  # job -> (program, PID)
         self._slurm_mono = clock.mono() - SLURM_EVERY_S
 

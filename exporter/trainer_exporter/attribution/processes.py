@@ -94,20 +94,20 @@ class Processes:
     def __init__(
         self, root: str | Path = "/proc", *, pods: str | Path = "/var/log/pods", user_name: Callable[[int], str] | None = None
     ) -> None:
-        self._proc = Proc(root)
+        self.proc = Proc(root)
         self._pods = Path(pods)
         self._user_name = user_name or _user_name
 
     def describe(self, pid: int) -> ProcessFacts | None:
         """What a process shows; None when there is no such process, or only its zombie."""
-        seen = self._proc.stat(pid)
+        seen = self.proc.stat(pid)
         if seen is None or seen.is_dead:
             return None
         own = self._environment(pid)
         environment = {**self._inherited(seen.parent, own), **own}
-        groups = self._proc.text(pid, "cgroup")
-        cwd = self._proc.link(pid, "cwd")
-        arguments = _arguments(self._proc.text(pid, "cmdline").split("\0"))
+        groups = self.proc.text(pid, "cgroup")
+        cwd = self.proc.link(pid, "cwd")
+        arguments = _arguments(self.proc.text(pid, "cmdline").split("\0"))
         facts = ProcessFacts(
             pid,
             seen.start_ticks,
@@ -122,7 +122,7 @@ class Processes:
 
     def start_ticks(self, pid: int) -> int | None:
         """When a process started, for telling two of the same PID apart; None when it is gone."""
-        seen = self._proc.stat(pid)
+        seen = self.proc.stat(pid)
         return None if seen is None or seen.is_dead else seen.start_ticks
 
     def _with_pod(self, facts: ProcessFacts, groups: str) -> ProcessFacts:
@@ -148,7 +148,7 @@ class Processes:
 
     def _has_own_host_name(self, pid: int) -> bool:
         """Whether its host name is its pod's: a pod on the host's network (usual with RDMA) has the node's name instead."""
-        own, host = self._proc.link(pid, "ns/uts"), self._proc.link(1, "ns/uts")
+        own, host = self.proc.link(pid, "ns/uts"), self.proc.link(1, "ns/uts")
         return bool(own and host) and own != host
 
     def _inherited(self, parent: int, own: Mapping[str, str]) -> Mapping[str, str]:
@@ -156,7 +156,7 @@ class Processes:
         if own:
             return NO_FACTS
         for _ in range(ANCESTORS):
-            seen = self._proc.stat(parent) if parent > 1 else None
+            seen = self.proc.stat(parent) if parent > 1 else None
             if seen is None:
                 return NO_FACTS
             found = self._environment(parent)
@@ -166,16 +166,16 @@ class Processes:
         return NO_FACTS
 
     def _environment(self, pid: int) -> dict[str, str]:
-        pairs = (entry.partition("=") for entry in self._proc.text(pid, "environ").split("\0"))
+        pairs = (entry.partition("=") for entry in self.proc.text(pid, "environ").split("\0"))
         kept = ((name, value) for name, equals, value in pairs if equals and value and name in ALLOWED)
         return {name: value[: PATH_LENGTH if name in _PATHS else VALUE_LENGTH] for name, value in kept}
 
     def _user(self, pid: int) -> str:
-        uid = self._proc.uid(pid)
+        uid = self.proc.uid(pid)
         return "" if uid is None else self._user_name(uid)
 
     def _log_files(self, pid: int) -> tuple[str, ...]:
-        opened = (self._proc.regular(pid, descriptor) for descriptor in ("1", "2"))
+        opened = (self.proc.regular(pid, descriptor) for descriptor in ("1", "2"))
         return tuple(dict.fromkeys(each.path for each in opened if each is not None))
 
 

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import Final
 
 from trainer_exporter.attribution.logs import Log, Logs
-from trainer_exporter.attribution.proc import Proc
 from trainer_exporter.attribution.processes import Processes, ProcessFacts
 from trainer_exporter.clock import Clock
 from trainer_exporter.model import GpuSnapshot
@@ -43,9 +42,9 @@ class _Kept:
 class Watched:
     """The processes and their logs; one thread at a time, not for the path of a scrape."""
 
-    def __init__(self, processes: Processes, proc: Proc, logs: Logs, clock: Clock, *, remembered_s: float) -> None:
+    def __init__(self, processes: Processes, logs: Logs, clock: Clock, *, remembered_s: float) -> None:
         self._processes = processes
-        self._proc = proc
+        self._proc = processes.proc
         self._logs = logs
         self._clock = clock
         self._remembered_s = remembered_s

@@ -49,12 +49,15 @@ def html(status: NodeStatus) -> str:
     )
 
 
-def document(runs: Sequence[RunSnapshot], now: float) -> Mapping[str, object]:
+def document(runs: Sequence[RunSnapshot], now: float, files: Sequence[FileStatus] = ()) -> Mapping[str, object]:
     """What /api/v1/runs answers: the same runs as data; figures that are not finite are texts, as JSON has no word for them."""
+    origins = _origins(files)
     return {
         "runs": [
             {
                 "run": run.run,
+                "name_origin": origins.get(run.run, ""),
+                "files": [{"path": file.path, "why": file.why} for file in files if file.run == run.run],
                 "phase": run.phase.value,
                 "attempts": run.attempts,
                 "info": dict(run.info),
@@ -73,15 +76,22 @@ def document(runs: Sequence[RunSnapshot], now: float) -> Mapping[str, object]:
 
 def _runs(status: NodeStatus) -> str:
     heads = ("Run", "Phase", "Step", "Loss", "Grad norm", "Samples/s", "Last step", "Pauses so far", "Remarks")
-    return _table(heads, (_run(run, status.now) for run in status.runs), numbers=(2, 3, 4, 5, 6))
+    origins = _origins(status.files)
+    return _table(heads, (_run(run, status.now, origins.get(run.run, "")) for run in status.runs), numbers=(2, 3, 4, 5, 6))
 
 
-def _run(run: RunSnapshot, now: float) -> Sequence[str]:
+def _origins(files: Sequence[FileStatus]) -> Mapping[str, str]:
+    """Where the names of the runs come from."""
+    return {file.run: file.run_origin for file in reversed(files) if file.run_origin}
+
+
+def _run(run: RunSnapshot, now: float, origin: str) -> Sequence[str]:
     figures = run.gauges
     age = "" if run.progress_wall is None else _duration(max(0.0, now - run.progress_wall)) + " ago"
     longest = run.progress_gaps.get(1.0)
     gaps = "" if longest is None else f"usually {_duration(run.progress_gaps[0.5])}, longest {_duration(longest)}"
-    name = f"<strong>{escape(run.run)}</strong>" + (f'<br><span class="quiet">{escape(run.info["format"])}</span>')
+    beneath = "<br>".join(escape(text) for text in (run.info["format"], f"named {origin}" if origin else "") if text)
+    name = f'<strong>{escape(run.run)}</strong><br><span class="quiet">{beneath}</span>'
     return (
         name,
         f'<span class="{run.phase.value}">{run.phase.value}</span>',
@@ -133,7 +143,7 @@ def _files(files: Sequence[FileStatus], now: float) -> str:
     heads = ("File", "Run", "Format", "Lines", "Size", "Unread", "Written", "Last line that nobody recognised")
     rows = (
         (
-            f"<code>{escape(file.path)}</code>",
+            f"<code>{escape(file.path)}</code>" + (f'<br><span class="quiet">{escape(file.why)}</span>' if file.why else ""),
             escape(file.run),
             escape(file.format) or '<span class="quiet">not known yet</span>',
             f"{file.lines:,}",

@@ -43,6 +43,7 @@ class Spec:
     labels: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     owner_here: bool = False  # this node publishes it, held open here or not
     from_command_line: bool = False
+    why: str = ""  # nobody wrote it: a process led to it, in these words
     format: str = ""  # of its files, where the user says it
 
 
@@ -76,6 +77,7 @@ class Discovery:
 
     def __init__(self, specs: Sequence[Spec], clock: Clock, health: Health, *, limits: DiscoveryLimits = DiscoveryLimits()) -> None:
         self._specs = specs
+        self._found_out: Sequence[Spec] = ()
         self._clock = clock
         self._health = health
         self._limits = limits
@@ -90,6 +92,12 @@ class Discovery:
     def directories(self) -> Collection[str]:
         """Where new files can appear, for the waker."""
         return self._walk.directories
+
+    def also(self, specs: Sequence[Spec]) -> None:
+        """Look for these too, from now on, and no longer for those given before."""
+        if specs != self._found_out:
+            self._found_out = specs
+            self._next_mono = self._clock.mono()
 
     def scan(self, *, now: bool = False, held: Holding = _held_by_nobody) -> Sequence[Found]:
         """The files to follow, in a stable order. ``now``: something was said to have changed, look at once.
@@ -117,8 +125,8 @@ class Discovery:
         self._last_found_mono = recent | dict.fromkeys(self._found, now)
 
     def _choice(self, same: list[_Candidate]) -> _Candidate:
-        """One file by several paths: the one it is followed by already, else the user's own word, else no symbolic link."""
-        return min(same, key=lambda each: (each.found.path not in self._found, not each.explicit, each.link))
+        """One file by several paths: a spec of the user's, the path it is followed by already, his own word for it, no symbolic link."""
+        return min(same, key=lambda each: (bool(each.found.spec.why), each.found.path not in self._found, not each.explicit, each.link))
 
     def _bounded(self, kept: list[Found]) -> list[Found]:
         """Those found first stay; of more than the bound, the newcomers are dropped."""
@@ -130,7 +138,7 @@ class Discovery:
         return kept[: self._limits.files]
 
     def _candidates(self) -> Iterator[_Candidate]:
-        for spec in self._specs:
+        for spec in (*self._specs, *self._found_out):
             path = os.path.abspath(spec.pattern)  # noqa: PTH100 - text only: links are kept as the user wrote them
             if has_magic(path) and not os.path.lexists(path):
                 yield from self._matching(self._walk.glob(path), spec, wanted=_is_text)
