@@ -18,7 +18,7 @@ from trainer_exporter.formats.decimals import Decimals
 from trainer_exporter.model import Line, Malformed, Phase, Record
 from trainer_exporter.numbers import NUMBER, number
 
-_HEAD: Final = re.compile(r"^step *(?P<step>\d+)(?: */ *(?P<total>\d+))? *\| *(?=(?:train )?loss\b)")
+_HEAD: Final = re.compile(r"^step *(?P<step>\d{1,15})(?: */ *(?P<total>\d{1,15}))? *\| *(?=(?:train )?loss\b)")
 _PIECE: Final = re.compile(rf"^(?P<name>[A-Za-z][\w/ ]*?) *[: ] *(?P<value>{NUMBER}) ?(?P<unit>ms|s)?$")
 _TIMED: Final = re.compile(r"\| *dt *[: ] *[\d.]+")
 # How a field ends when nothing follows it; what ends otherwise may be half a number.

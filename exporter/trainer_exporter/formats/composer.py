@@ -20,14 +20,15 @@ from trainer_exporter.model import Line, Malformed, Phase, Record
 from trainer_exporter.numbers import NUMBER, number
 
 _HEADER: Final = re.compile(
-    r"^(?:\[epoch=(?P<epoch>\d+)\])?\[(?P<unit>batch|token|sample|epoch|iteration|second)=(?P<done>\d+)(?:/(?P<total>\d+))?\]:?$"
+    r"^(?:\[epoch=(?P<epoch>\d{1,15})\])?\[(?P<unit>batch|token|sample|epoch|iteration|second)=(?P<done>\d{1,15})(?:/(?P<total>\d{1,15}))?\]:?$"
 )
 _FIGURE: Final = re.compile(rf"^\t (?P<kind>Train|Eval) (?P<key>\S+(?: \S+)*?): (?P<value>{NUMBER})$")
-_FILED: Final = re.compile(rf"^\[metric\]\[batch=(?P<batch>\d+)\]: (?P<key>\S+): (?P<value>{NUMBER}) ?$")
+_FILED: Final = re.compile(rf"^\[metric\]\[batch=(?P<batch>\d{{1,15}})\]: (?P<key>\S+): (?P<value>{NUMBER}) ?$")
 _BEGUN: Final = re.compile(r"^\t (?:Train|Eval) \S+(?: \S+)*:")
 _DECIMALS: Final = re.compile(r"\.\d{4}$|[a-z]$", re.IGNORECASE)
 _EVALUATING: Final = re.compile(r"^\[Eval batch=\d+/\d+\] Eval on (?P<set>.+?) data(?P<ended>:)?$")
 _NAN: Final = re.compile(r"Train loss .*contains a NaN")
+_DIGITS: Final = 15
 _INDEX: Final = "time/batch"
 _COUNTS: Final = {"time/token": "total_tokens", "time/sample": "total_samples"}
 # Figure -> our name, and how many of its units make one of ours.
@@ -94,7 +95,7 @@ class Composer:
         key, text = found["key"], found["value"]
         if self._step is None:
             self._step = self._next_step
-        if text.isdecimal():
+        if text.isdecimal() and len(text) <= _DIGITS:
             return self._count(key, int(text))
         if not _DECIMALS.search(text):
             return [Malformed(line.number, "truncated")]

@@ -17,14 +17,14 @@ from trainer_exporter.model import Checkpoint, CheckpointEvent, Line, Malformed,
 from trainer_exporter.numbers import NUMBER, duration, number
 
 _ITERATION: Final = re.compile(
-    rf"^Epoch (?P<epoch>\d+) \| iter (?P<iter>\d+) step (?P<step>\d+) \| ?loss train: (?P<loss>{NUMBER}),"
+    rf"^Epoch (?P<epoch>\d{{1,15}}) \| iter (?P<iter>\d{{1,15}}) step (?P<step>\d{{1,15}}) \| ?loss train: (?P<loss>{NUMBER}),"
     rf"(?: val: (?:{NUMBER}|n/a) \| iter time: {NUMBER} ms(?: \(step\))?(?: remaining time: (?P<remaining>[\w, ]*\d+:\d\d:\d\d)$)?)?"
 )
-_TINY: Final = re.compile(rf"^iter (?P<iter>\d+) step (?P<step>\d+): loss (?P<loss>{NUMBER}), iter time: {NUMBER}ms")
-_VALIDATED: Final = re.compile(rf"^iter (?P<iter>\d+): val[ _]loss:? (?P<loss>{NUMBER}), val[ _]time:? {NUMBER} ?ms")
+_TINY: Final = re.compile(rf"^iter (?P<iter>\d{{1,15}}) step (?P<step>\d{{1,15}}): loss (?P<loss>{NUMBER}), iter time: {NUMBER}ms")
+_VALIDATED: Final = re.compile(rf"^iter (?P<iter>\d{{1,15}}): val[ _]loss:? (?P<loss>{NUMBER}), val[ _]time:? {NUMBER} ?ms")
 _FINAL: Final = re.compile(rf"^Final evaluation \| val loss: (?P<loss>{NUMBER}) \| val ppl: (?P<ppl>\d+\.\d{{3}}|nan|inf)$")
 _SAVING: Final = re.compile(r"^Saving (?:checkpoint|LoRA weights|adapter weights|adapter v2 weights) to '(?P<path>[^']+)'")
-_PATH_STEP: Final = re.compile(r"/step-(\d+)(?:/|\.|$)")
+_PATH_STEP: Final = re.compile(r"/step-(\d{1,15})(?:/|\.|$)")
 _VALIDATING: Final = re.compile(r"^Validating \.\.\.$")
 _ENDED: Final = re.compile(r"^\| - Training Time *: ")
 

@@ -19,8 +19,8 @@ from trainer_exporter.formats.decimals import Decimals
 from trainer_exporter.model import Checkpoint, CheckpointEvent, Line, Malformed, Phase, Record
 from trainer_exporter.numbers import NUMBER, integer, number
 
-_HEAD: Final = re.compile(rf"^step +(?P<step>\d+)/(?P<total>\d+) \| (?:train )?loss +(?P<loss>{NUMBER}) ?(?=[(|])")
-_CPU: Final = re.compile(rf"^step +(?P<step>\d+)(?:/(?P<total>\d+))?: train loss (?P<loss>{NUMBER}) \((?:took |acc )")
+_HEAD: Final = re.compile(rf"^step +(?P<step>\d{{1,15}})/(?P<total>\d{{1,15}}) \| (?:train )?loss +(?P<loss>{NUMBER}) ?(?=[(|])")
+_CPU: Final = re.compile(rf"^step +(?P<step>\d{{1,15}})(?:/(?P<total>\d{{1,15}}))?: train loss (?P<loss>{NUMBER}) \((?:took |acc )")
 _NORM: Final = re.compile(rf"\| ?norm +({NUMBER}) ?(?=[(|])")
 _RATE: Final = re.compile(rf"\| lr ({NUMBER}) (?=\|)")
 _DURATION: Final = re.compile(rf"(?<=[|( ])({NUMBER}) ms\b")
@@ -36,18 +36,20 @@ _OPTIONAL: Final = (
 _OWN: Final = re.compile(r"z\)\| ?norm |\bms \| .*tok/s\b|\(\d[\d.]* ms\)$|\| \(\d[\d.]* ms \|")
 
 _FILED: Final = re.compile(
-    rf"^s:(?P<step>\d+) (?P<what>trl|tel|eval):(?P<value>{NUMBER})(?: lr:(?P<lr>\d\.\d{{6}}))?(?: norm:(?P<norm>\d+\.\d\d|-?nan|-?inf))?$"
+    rf"^s:(?P<step>\d{{1,15}}) (?P<what>trl|tel|eval):(?P<value>{NUMBER})"
+    r"(?: lr:(?P<lr>\d\.\d{6}))?(?: norm:(?P<norm>\d+\.\d\d|-?nan|-?inf))?$"
 )
 _TORN: Final = re.compile(r"^s:\d+ (?:trl|tel|eval):")
 _VALIDATED: Final = re.compile(rf"^val loss:? ({NUMBER})$")
 _HELLASWAG: Final = re.compile(rf"^HellaSwag: \d+/\d+ = ({NUMBER})$")
-_SAVING: Final = re.compile(r"^Writing checkpoint at step (?P<step>\d+)$")
+_SAVING: Final = re.compile(r"^Writing checkpoint at step (?P<step>\d{1,15})$")
 _ENDED: Final = re.compile(r"^total average iteration time: [\d.]+ ms$")
 
 _TABLE: Final = "| skip update lossz"
-_ROW: Final = re.compile(r"^\| (?P<name>[A-Za-z][\w ()]*?) +\| (?P<value>\S+) +\|$")
+_ROW: Final = re.compile(r"^\| (?P<name>[A-Za-z][\w ()]*?) +\| (?P<value>\S{1,50}) +\|$")
 _BATCH: Final = re.compile(
-    r"^batch_size B=(?P<samples>\d+) \* seq_len T=(?P<length>\d+) \* num_processes=(?P<processes>\d+) and total_batch_size=(?P<tokens>\d+)$"
+    r"^batch_size B=(?P<samples>\d{1,15}) \* seq_len T=(?P<length>\d{1,15}) \* num_processes=(?P<processes>\d{1,15})"
+    r" and total_batch_size=(?P<tokens>\d{1,15})$"
 )
 _ROWS: Final = {
     "vocab_size V": "vocabulary_size",

@@ -15,19 +15,18 @@ from trainer_exporter.formats.base import LOSS, NOTHING, Format, Reading
 from trainer_exporter.model import Checkpoint, CheckpointEvent, Line, Malformed, Phase, Record
 from trainer_exporter.numbers import NUMBER, number
 
-_STEP: Final = re.compile(r"^(?:\[[^\]]+\], )?completed (?:profiler activation/deactivation )?step: (?P<step>\d+), ")
-_PAIR: Final = re.compile(rf"(?P<name>[\w/ ]+?): (?P<value>{NUMBER})(?P<end>, |$)")
+_STEP: Final = re.compile(r"^(?:\[[^\]]+\], )?completed (?:profiler activation/deactivation )?step: (?P<step>\d{1,15}), ")
 _SNIFFED: Final = re.compile(r"step: \d+, (?:seconds|total_weights): [\d.]+, .*\bloss: ")
 _DECIMALS: Final = re.compile(r"\.\d{3}$|[a-z]$", re.IGNORECASE)
 _FIELDS: Final = {"loss": "loss", "seconds": "step_duration_seconds", "TFLOP/s/device": "tflops_per_gpu", "TFLOP/s": "tflops_per_gpu"}
 _EVALUATED: Final = re.compile(
-    rf"^(?:average loss after step=(?P<old>\d+): .*?\beval_loss=(?P<old_loss>{NUMBER}),"
-    rf"|Completed eval after train step (?P<step>\d+), loss=(?P<loss>{NUMBER}),(?: perplexity=(?P<ppl>{NUMBER}),)?)"
+    rf"^(?:average loss after step=(?P<old>\d{{1,15}}): .*?\beval_loss=(?P<old_loss>{NUMBER}),"
+    rf"|Completed eval after train step (?P<step>\d{{1,15}}), loss=(?P<loss>{NUMBER}),(?: perplexity=(?P<ppl>{NUMBER}),)?)"
 )
 _UNSETTLED: Final = 3  # compilation, then steps that are dispatched ahead of it
 _LATE_STEPS: Final = 2  # between a step's end and its line
-_SAVED: Final = re.compile(r"^[sS]aved a checkpoint at step (?P<step>\d+)\.?$")
-_SAVING: Final = re.compile(r"^Started an asynchronous checkpoint save for step (?P<step>\d+)$")
+_SAVED: Final = re.compile(r"^[sS]aved a checkpoint at step (?P<step>\d{1,15})\.?$")
+_SAVING: Final = re.compile(r"^Started an asynchronous checkpoint save for step (?P<step>\d{1,15})$")
 _STOPPED: Final = re.compile(r"Aborting training due to (?:NaN|Inf) loss")
 
 
@@ -61,14 +60,15 @@ class Maxtext:
         step = int(head["step"])
         fields: dict[str, float] = {"step": step}
         weights: float | None = None
-        for found in _PAIR.finditer(line.text, head.end()):
-            value = number(found["value"]) if found["end"] or _DECIMALS.search(found["value"]) else None
-            if value is None:
-                continue
-            if found["name"] in _FIELDS:
-                fields[_FIELDS[found["name"]]] = value
-            elif found["name"] == "total_weights":
-                weights = value
+        pieces = line.text[head.end() :].split(", ")
+        if not _DECIMALS.search(pieces[-1]):
+            pieces.pop()
+        for piece in pieces:
+            name, _, text = piece.partition(": ")
+            if name in _FIELDS and (value := number(text)) is not None:
+                fields[_FIELDS[name]] = value
+            elif name == "total_weights":
+                weights = number(text)
         if "loss" not in fields:
             return Malformed(line.number, "truncated")
         self._lines = 1 if self._step is not None and step < self._step else self._lines + 1

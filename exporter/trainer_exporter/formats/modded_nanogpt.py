@@ -17,8 +17,8 @@ from trainer_exporter.formats.base import LOSS, NOTHING, Format, Reading
 from trainer_exporter.model import Line, Malformed, Record
 from trainer_exporter.numbers import NUMBER, number
 
-_STEP: Final = re.compile(rf"^step:(?P<step>\d+)/(?P<total>\d+) (?=(?:\w+:{NUMBER}m?s? )*?train_time:\d)")
-_BEGUN: Final = re.compile(rf"^step:(?P<step>\d+)/(?P<total>\d+) (?=(?:val|train)_loss:{NUMBER} )")
+_STEP: Final = re.compile(rf"^step:(?P<step>\d{{1,15}})/(?P<total>\d{{1,15}}) (?=(?:\w+:{NUMBER}m?s? )*?train_time:\d)")
+_BEGUN: Final = re.compile(rf"^step:(?P<step>\d{{1,15}})/(?P<total>\d{{1,15}}) (?=(?:val|train)_loss:{NUMBER} )")
 _PAIR: Final = re.compile(rf"(?P<name>[a-z]\w*):(?P<value>{NUMBER})(?P<unit>ms|s)?(?P<end> |$)")
 _FIELDS: Final = {"val_loss": "eval_loss", "train_loss": "loss"}
 _SECONDS: Final = {"ms": 1e3, "s": 1.0}

@@ -17,7 +17,7 @@ from trainer_exporter.formats.decimals import Decimals
 from trainer_exporter.model import Checkpoint, CheckpointEvent, Line, Malformed, Phase, Record
 from trainer_exporter.numbers import NUMBER, integer, number
 
-_STEP: Final = re.compile(rf"^step (?P<step>\d+)(?:/(?P<total>\d+))? \({NUMBER}%\) \| loss: (?P<loss>{NUMBER}) \|")
+_STEP: Final = re.compile(rf"^step (?P<step>\d{{1,15}})(?:/(?P<total>\d{{1,15}}))? \({NUMBER}%\) \| loss: (?P<loss>{NUMBER}) \|")
 _PIECE: Final = re.compile(rf"^(?P<name>[a-z][\w/ ]*): (?P<value>{NUMBER})(?P<unit>ms|%|m)?(?= |$)")
 _WHOLE: Final = re.compile(r"\dms?$|\.\d\d$")  # a rate that ends the line may be half of one
 _FIELDS: Final[dict[str, tuple[str, float]]] = {
@@ -31,19 +31,22 @@ _FIELDS: Final[dict[str, tuple[str, float]]] = {
     "eta": ("remaining_seconds", 1 / 60.0),
 }
 _UNITS: Final = {"dt": "ms", "eta": "m"}
-_OLD_CHAT: Final = re.compile(rf"^Step (?P<step>\d+)/(?P<total>\d+) \| Training loss: (?P<loss>{NUMBER}) ?\|")
-_REWARDED: Final = re.compile(rf"^Step (?P<step>\d+)/(?P<total>\d+) \| Example step \d+ \| Pass \d+ \| loss: (?P<loss>{NUMBER}) \|")
-_RESULT: Final = re.compile(
-    rf"^Step (?P<step>\d+)(?:/(?P<total>\d+))? \| (?P<results>[A-Z][\w@ -]*: {NUMBER}(?:(?:, | \| )[A-Z][\w@ -]*: {NUMBER})*)$"
+_OLD_CHAT: Final = re.compile(rf"^Step (?P<step>\d{{1,15}})/(?P<total>\d{{1,15}}) \| Training loss: (?P<loss>{NUMBER}) ?\|")
+_REWARDED: Final = re.compile(
+    rf"^Step (?P<step>\d{{1,15}})/(?P<total>\d{{1,15}}) \| Example step \d+ \| Pass \d+ \| loss: (?P<loss>{NUMBER}) \|"
 )
-_NAMED: Final = re.compile(rf"([A-Z][\w@ -]*): ({NUMBER})")
+_NAME: Final = r"[A-Z][\w@ -]*"
+_RESULT: Final = re.compile(
+    rf"^Step (?P<step>\d{{1,15}})(?:/(?P<total>\d{{1,15}}))? \| (?P<results>{_NAME}: {NUMBER}(?:(?:, | \| ){_NAME}: {NUMBER})*)$"
+)
+_NAMED: Final = re.compile(rf"({_NAME}): ({NUMBER})")
 _LENGTH: Final = re.compile(r"sequence length: \d+\.\d\d$")
 _SAVED: Final = re.compile(r"Saved (?:model parameters|model file|optimizer state) to: (?P<path>\S+?(?P<step>\d{6})\S*)$")
 _ITERATIONS: Final = re.compile(
-    r"^(?:Using user-provided number of iterations|Calculated number of iterations from [^:]+(?::\w+ ratio)?): (?P<total>[\d,]+)$"
+    r"^(?:Using user-provided number of iterations|Calculated number of iterations from [^:]+(?::\w+ ratio)?): (?P<total>[\d,]{1,19})$"
 )
 _ENDED: Final = re.compile(r"^Total training time: [\d.]+m$")
-_VOCABULARY: Final = re.compile(r"^Vocab size: (?P<size>[\d,]+)$")
+_VOCABULARY: Final = re.compile(r"^Vocab size: (?P<size>[\d,]{1,19})$")
 
 
 class Nanochat:

@@ -26,7 +26,7 @@ _EVALUATED: Final = re.compile(r"^[\w.-]+$")
 _EVALUATING: Final = re.compile(r"^Running evaluation for '[^']+'\.\.\.$|^\[eval_step=\d+/\d+\]$")
 _SAVING: Final = re.compile(r"^Saving (?:ephemeral |unsharded |final unsharded model |final |pre-train )?checkpoint\.\.\.$")
 _SAVED: Final = re.compile(r"^(?:Unsharded c|C)heckpoint saved to (?P<path>\S+)$")
-_PATH_STEP: Final = re.compile(r"/step(\d+)(?:-unsharded)?/?$")
+_PATH_STEP: Final = re.compile(r"/step(\d{1,15})(?:-unsharded)?/?$")
 _STARTS: Final = "Starting training..."
 _ENDED: Final = "Training complete"
 

@@ -5,6 +5,7 @@ Each line is read when it comes, so that a block which is torn, cut or mixed wit
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
 from typing import Final
@@ -15,10 +16,12 @@ from trainer_exporter.numbers import NUMBER, moment, number
 
 HEADER: Final = b"[step="
 _PREFIX: Final = re.compile(r"^(?P<time>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:[.,]\d+)?)\t[^\t]*\t(?P<logger>[^\t]+)\t[A-Z]+\t(?P<text>.*)$")
-_STEP: Final = re.compile(r"^\[step=(?P<step>\d+)/(?P<total>\d+|\?\?\?)(?:,epoch=(?P<epoch>\d+))?(?:,eta=(?P<eta>[^\]]+))?\]$")
+_STEP: Final = re.compile(
+    r"^\[step=(?P<step>\d{1,15})/(?P<total>\d{1,15}|\?\?\?)(?:,epoch=(?P<epoch>\d{1,15}))?(?:,eta=(?P<eta>[^\]]+))?\]$"
+)
 _FIGURE: Final = re.compile(rf"^ {{4}}(?P<key>[A-Za-z][^=]*)=(?P<value>{NUMBER})(?P<scale>[BT])?$")
 _BEGUN: Final = re.compile(r"^ {4}[A-Za-z][\w ()%.-]*/[^=]*=")
-_ETA: Final = re.compile(r"(?:(\d+)d)? ?(?:(\d+)h)? ?(?:(\d+)m)? ?(?:(\d+)s)?")
+_ETA: Final = re.compile(r"(?:(\d{1,6})d)? ?(?:(\d{1,6})h)? ?(?:(\d{1,6})m)? ?(?:(\d{1,6})s)?")
 _SCALES: Final = {"B": 1e9, "T": 1e12}
 _EXPONENT: Final = re.compile(r"[eE][-+]\d\d$")
 _NO_NAME: Final = re.compile(r"[^\w]+")
@@ -53,7 +56,7 @@ def figure(text: str) -> tuple[str, float] | None:
     if found is None or (value := number(found["value"])) is None:
         return None
     if found["scale"]:
-        return found["key"], float(round(value * _SCALES[found["scale"]]))
+        return (found["key"], float(round(value * _SCALES[found["scale"]]))) if math.isfinite(value) else None
     return (found["key"], value) if _is_whole(found["value"], value) else None
 
 

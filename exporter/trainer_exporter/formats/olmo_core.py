@@ -34,9 +34,9 @@ _OWN: Final = frozenset({"train/CE loss", "train/Z loss", "train/load balancing 
 _EVALUATING: Final = re.compile(r"^(?:Running .+ evals\.\.\.|\[eval=.+,step=\d+(?:/\d+)?\])$")
 _EVALUATED: Final = re.compile(r"^Finished .+ evals in [\d.]+ seconds\. Metrics:$")
 _CE_LOSS: Final = re.compile(r"^(?P<set>.+)/CE loss$")
-_SAVING: Final = re.compile(r"^Saving checkpoint for step (?P<step>\d+) to '(?P<path>[^']+)'(?P<how> asynchronously)?\.\.\.$")
-_SAVED: Final = re.compile(r"^Checkpoint (?:for step (?P<step>\d+) saved successfully|saved)$")
-_RESUMED: Final = re.compile(r"^Will resume training from step (?P<step>\d+), epoch \d+$")
+_SAVING: Final = re.compile(r"^Saving checkpoint for step (?P<step>\d{1,15}) to '(?P<path>[^']+)'(?P<how> asynchronously)?\.\.\.$")
+_SAVED: Final = re.compile(r"^Checkpoint (?:for step (?P<step>\d{1,15}) saved successfully|saved)$")
+_RESUMED: Final = re.compile(r"^Will resume training from step (?P<step>\d{1,15}), epoch \d+$")
 _ENDED: Final = "Training complete"
 
 

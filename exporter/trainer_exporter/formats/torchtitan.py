@@ -16,7 +16,7 @@ from trainer_exporter.formats.base import LOSS, NOTHING, Format, Reading
 from trainer_exporter.model import Checkpoint, CheckpointEvent, Line, Malformed, Phase, Record
 from trainer_exporter.numbers import NUMBER, duration, number
 
-_STEP: Final = re.compile(rf"^(?P<validate>validate )?step: +(?P<step>\d+)  (?=loss: +{NUMBER}  )")
+_STEP: Final = re.compile(rf"^(?P<validate>validate )?step: +(?P<step>\d{{1,15}})  (?=loss: +{NUMBER}  )")
 _HEAD: Final = re.compile(r"^(?:validate )?step: +\d+  loss: ")
 _MEMORY: Final = re.compile(r"  memory: +[\d.]+GiB\(")
 _PAIR: Final = re.compile(rf"(?<![\w.])(?P<name>\w+): +(?P<value>{NUMBER})(?P<end>  |%$|%  )")  # what nothing follows may be half a number
@@ -28,12 +28,12 @@ _FIELDS: Final[dict[str, tuple[str, float]]] = {
 }
 _NO_LOSS: Final = -1.0
 
-_INITIALIZED: Final = re.compile(r"^Trainer is initialized with (?P<facts>.+ total steps (?P<total>\d+) \(warmup \d+\))\.?$")
-_SAMPLES: Final = re.compile(r"global batch size (\d+), .*sequence length (\d+)")
-_TOKENS: Final = re.compile(r"(\d+) tokens per train step, .*maximum context length (\d+)")
-_STARTS: Final = re.compile(r"^Training starts at step (?P<step>\d+)(?P<whole>\.)?$")
+_INITIALIZED: Final = re.compile(r"^Trainer is initialized with (?P<facts>.+ total steps (?P<total>\d{1,15}) \(warmup \d+\))\.?$")
+_SAMPLES: Final = re.compile(r"global batch size (\d{1,15}), .*sequence length (\d{1,15})")
+_TOKENS: Final = re.compile(r"(?<!\d)(\d{1,15}) tokens per train step, .*maximum context length (\d{1,15})")
+_STARTS: Final = re.compile(r"^Training starts at step (?P<step>\d{1,15})(?P<whole>\.)?$")
 _SAVING: Final = re.compile(
-    r"^Saving (?:the checkpoint(?: \(or staging if async is enabled\))?\.|a (?:full|model only) checkpoint .*step (?P<step>\d+)\.)$"
+    r"^Saving (?:the checkpoint(?: \(or staging if async is enabled\))?\.|a (?:full|model only) checkpoint .*step (?P<step>\d{1,15})\.)$"
 )
 _SAVED: Final = re.compile(
     rf"^(?:Finished saving the checkpoint(?: \(or staging if async is enabled\))? ?in (?P<s>{NUMBER}) seconds\.?"

@@ -17,11 +17,11 @@ from trainer_exporter.formats.base import LOSS, NOTHING, Format, Reading
 from trainer_exporter.model import Checkpoint, CheckpointEvent, Line, Malformed, Phase, Record
 from trainer_exporter.numbers import NUMBER, number
 
-_STEP: Final = re.compile(r"^Step (?P<step>\d+) \| (?P<fields>(?:[\w/.-]+:\S+ ?)+)$")
+_STEP: Final = re.compile(r"^Step (?P<step>\d{1,15}) \| (?P<fields>(?:[\w/.-]+:\S+ ?)+)$")
 _PAIR: Final = re.compile(r"([\w/.-]+):(\S+)")
 _FIELDS: Final = {"loss": "loss", "lr": "learning_rate", "grad_norm": "grad_norm", "val_loss": "eval_loss", "validation_loss": "eval_loss"}
 _WHOLE: Final = re.compile(r"\)$|\.\d{6,}$|e[-+]\d\d$|nan$|inf$")
-_BAR: Final = re.compile(rf"^(?P<epoch>\d+)\|(?P<step>\d+)\|Loss: (?P<loss>{NUMBER})(?P<bar>: +\d+%\|.*)$")
+_BAR: Final = re.compile(rf"^(?P<epoch>\d{{1,15}})\|(?P<step>\d{{1,15}})\|Loss: (?P<loss>{NUMBER})(?P<bar>: +\d+%\|.*)$")
 _TRAINING_STEPS: Final = 10  # the output of torchtune's own tests is full of bars of two steps
 _VALIDATED: Final = re.compile(r"^(?:.* )?Validation loss: (?P<loss>\d+\.\d{4}|nan|inf)$")
 _SAVING: Final = re.compile(r"^Saving checkpoint(?P<how> asynchronously)?\. ")
