@@ -139,6 +139,10 @@ LEFT_ALONE = {
     "another_line": ("iteration done | ce 2.5 |", HERON),
     "json_without_its_step": ('{"ce": 2.5}', {"name": "heron", "kind": "json", "keys": {"it": "step", "ce": "loss"}, "contains": '"ce"'}),
     "broken_json": ('{"it": 5, "ce": ', {"name": "heron", "kind": "json", "keys": {"it": "step"}}),
+    "without_what_each_line_contains": (
+        "iter=5 crossent=2.5",
+        {"name": "heron", "kind": "key_value", "keys": {"iter": "step"}, "contains": "train:", "closes": "crossent$"},
+    ),
     "key_inside_a_word": ("audit=5", {"name": "heron", "kind": "key_value", "keys": {"dit": "step"}}),
     "a_line_longer_than_the_pattern_bears": ("x" * 5000 + " it 5 | ce 2.5 |", HERON),
 }

@@ -76,6 +76,9 @@ class _Private:
     def _reading(self, line: Line) -> Reading | None:
         raise NotImplementedError
 
+    def _may_be_one(self, line: Line) -> bool:
+        return len(line.text) <= _LONGEST and any(word in text for text in _texts(line) for word in self._spec.contains)
+
     def _keyed(self, line: Line, found: Mapping[str, object]) -> Reading | None:
         """The figures of a line with keys: its step must be among them, where the format has one."""
         present = [(place, found[place.key]) for place in self._spec.places if place.key in found]
@@ -112,7 +115,7 @@ class Json(_Private):
 
     def _reading(self, line: Line) -> Reading | None:
         at = line.text.find("{")
-        if at < 0 or len(line.text) > _LONGEST:
+        if at < 0 or not self._may_be_one(line):
             return None
         try:
             found, _ = _DECODER.raw_decode(line.text, at)
@@ -133,7 +136,7 @@ class KeyValue(_Private):
         )
 
     def _reading(self, line: Line) -> Reading | None:
-        if len(line.text) > _LONGEST:
+        if not self._may_be_one(line):
             return None
         found: dict[str, object] = {}
         for pair in self._pair.finditer(line.text):
