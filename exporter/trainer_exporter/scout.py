@@ -81,6 +81,7 @@ class Scout:
         self._named: dict[str, Named] = {}
         self._joined: dict[str, Named] = {}  # consoles whose run turned out to be that of a trainer's own files
         self._from_process: dict[str, Name] = {}
+        self._output_dirs: Mapping[str, str] = {}
         self._writers: defaultdict[str, _Writer] = defaultdict(_Writer)
         self._seen_mono: dict[str, float] = {}
         self._known_at_start: frozenset[str] | None = None
@@ -130,6 +131,7 @@ class Scout:
             owners=self._owners(assignments),
         )
         self._report_writers(assignments, held, {each.path: each for each in followed})
+        self._output_dirs = self._named_output_dirs(followed)
         self.has_looked = True
 
     # -- files
@@ -154,7 +156,23 @@ class Scout:
         processes = self._config.processes
         discover = not self._config.sources if processes.discover is None else processes.discover
         wanted = Wanted(tuple(processes.pids), tuple(processes.cgroups))
-        return [Spec(log.path, why=log.why) for log in self._watched.look(self._gpus() if discover else GpuSnapshot(), wanted)]
+        logs = self._watched.look(self._gpus() if discover else GpuSnapshot(), wanted)
+        known = {log.path for log in logs}
+        named = [Spec(place, why="in the output_dir that its log names") for place in sorted(self._output_dirs.keys() - known)]
+        return [*(Spec(log.path, why=log.why) for log in logs), *named]
+
+    def _named_output_dirs(self, followed: Sequence[Found]) -> Mapping[str, str]:
+        """What logs that were found out name as their trainers' directories, and the spec that led to such a log."""
+        named = {}
+        for each in followed:
+            directory = self._store.facts(self._run(each)).get("output_dir", "") if each.spec.why else ""
+            if place := self._watched.directory(self._led_by(each), directory):
+                named[place] = self._led_by(each)
+        return named
+
+    def _led_by(self, found: Found) -> str:
+        """What the processes that led to a file are known by."""
+        return self._output_dirs.get(found.spec.pattern, found.spec.pattern)
 
     def _is_ours(self, found: Found, held: Held) -> bool:
         """A file on a shared file system is published by the node on which a process holds it (design, decision 12)."""
@@ -164,7 +182,7 @@ class Scout:
             return True
         directory = os.path.dirname(found.path)  # noqa: PTH120 - text only
         if found.spec.why and Path(found.path).name in REOPENED:
-            return self._watched.is_of_first_rank(found.spec.pattern)
+            return self._watched.is_of_first_rank(self._led_by(found))
         return Path(found.path).name in REOPENED and any(os.path.dirname(path) == directory for path in self._named)  # noqa: PTH120
 
     def _forget_the_gone(self, followed: Sequence[Found]) -> None:
@@ -185,7 +203,7 @@ class Scout:
                 writer.facts = self._best(processes) or writer.facts
                 writer.processes = processes
             if each.spec.why:  # whoever holds it (tee, the container runtime) shows less
-                writer.facts = self._watched.facts(each.spec.pattern) or writer.facts
+                writer.facts = self._watched.facts(self._led_by(each)) or writer.facts
 
     def _best(self, processes: Sequence[Process]) -> ProcessFacts | None:
         """Of several writers (tee, a launcher, its ranks) the one that shows most of its run."""
@@ -201,7 +219,7 @@ class Scout:
             self._store.note_writer(run, self._is_written(run, [followed[path] for path in paths], held))
 
     def _is_written(self, run: str, files: Sequence[Found], held: Held) -> bool | None:
-        if any(each.identity in held.by or self._watched.is_alive(each.spec.pattern) for each in files):
+        if any(each.identity in held.by or self._watched.is_alive(self._led_by(each)) for each in files):
             return True
         if any(owner.run == run and self._processes.start_ticks(owner.pid) is not None for owner in self._view.owners):
             return True
@@ -267,7 +285,7 @@ class Scout:
 
     def _is_older(self, found: Found) -> bool:
         """Whether a log that was found late is of a process that is older than we: what stands in it is history."""
-        facts = self._watched.facts(found.spec.pattern) if found.spec.why else None
+        facts = self._watched.facts(self._led_by(found)) if found.spec.why else None
         started = self._holders.started_wall(facts.pid) if facts is not None else None
         return started is not None and started < self._started_wall
 

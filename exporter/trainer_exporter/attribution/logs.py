@@ -46,7 +46,6 @@ class Log:
     path: str  # a file, a directory, or a glob
     why: str  # of a directory or glob: as it goes on behind the name of a file
     facts: ProcessFacts
-    is_file: bool = True
 
 
 class Logs:
@@ -153,7 +152,7 @@ class Logs:
         """The files that torchrun redirects its workers to."""
         if match := _ERROR_FILE.fullmatch(facts.environment.get("TORCHELASTIC_ERROR_FILE", "")):
             if place := self._places.seen(facts.pid, match["run"]):
-                yield Log(place, f"of torchrun's --log-dir, for {who}", facts, is_file=False)
+                yield Log(place, f"of torchrun's --log-dir, for {who}", facts)
             return
         for pid in (facts.pid, *self._proc.ancestors(facts.pid, ANCESTORS)):
             directory = self._log_dir(pid)
@@ -161,7 +160,7 @@ class Logs:
             if place:
                 run = facts.environment.get("TORCHELASTIC_RUN_ID", "")
                 pattern = f"{glob.escape(place)}/{glob.escape(run) if '/' not in run else ''}*/attempt_*/*/std*.log"
-                yield Log(pattern, f"of torchrun's --log-dir, for {who}", facts, is_file=False)
+                yield Log(pattern, f"of torchrun's --log-dir, for {who}", facts)
                 return
 
     def _log_dir(self, pid: int) -> str:
@@ -176,10 +175,13 @@ class Logs:
     # -- the trainer's own files
 
     def _in_output_dir(self, facts: ProcessFacts, who: str) -> Iterator[Log]:
-        if not facts.output_dir.startswith("/") or _is_too_wide(facts.output_dir, facts.cwd):
-            return
-        if place := self._places.seen(facts.pid, facts.output_dir):
-            yield Log(place, f"in the output_dir of {who}", facts, is_file=False)
+        if place := self.directory(facts, facts.output_dir):
+            yield Log(place, f"in the output_dir of {who}", facts)
+
+    def directory(self, facts: ProcessFacts, directory: str) -> str:
+        """A directory that a process or its log names, as a path of ours; "" where it cannot be one run's alone, or cannot be reached."""
+        path = os.path.normpath(Path(facts.cwd, directory)) if directory else ""
+        return "" if not path.startswith("/") or _is_too_wide(path, facts.cwd) else self._places.seen(facts.pid, path)
 
 
 def _is_too_wide(directory: str, cwd: str) -> bool:

@@ -71,6 +71,11 @@ class Watched:
         kept = self._kept.get(path)
         return kept.log.facts if kept else None
 
+    def directory(self, path: str, directory: str) -> str:
+        """A directory that a log names, as a path of ours; "" where it cannot be followed."""
+        facts = self.facts(path)
+        return self._logs.directory(facts, directory) if facts is not None else ""
+
     def is_alive(self, path: str) -> bool:
         """Whether a process that led to a log still runs."""
         kept = self._kept.get(path)
