@@ -64,6 +64,7 @@ class Wrapped:
     stream: str  # stdout or stderr: they are joined apart
     complete: bool  # False: the line goes on in the next record of this stream
     stamp: Stamp | None
+    is_closed: bool = False  # the record itself shows that the line ended here, even where it is the last of its file
 
 
 def without_terminal(text: str) -> str:
@@ -177,4 +178,5 @@ def _docker(line: bytes) -> Wrapped | None:
     time = str(record.get("time", ""))
     read = moment(time.rstrip("Z"), "Z") if re.fullmatch(_TIME + "Z", time) else None
     raw = text.encode("utf-8", "replace")
-    return Wrapped(raw.rstrip(b"\n"), str(record.get("stream", "")), raw.endswith(b"\n"), read)
+    complete = raw.endswith(b"\n")
+    return Wrapped(raw.rstrip(b"\n"), str(record.get("stream", "")), complete, read, is_closed=complete)

@@ -6,18 +6,19 @@ by a container runtime is read line by line instead, because its lines must be j
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final
 
-from trainer_exporter import envelope, incidents
+from trainer_exporter import envelope, incidents, torn
 from trainer_exporter.candidates import end_of_line, line_starts
 from trainer_exporter.formats.base import Format, Parser, Reading
 from trainer_exporter.model import Chunk, Incident, Line, Malformed, Record, Stamp
 from trainer_exporter.private import PrivateFormats
 
 Event = Record | Malformed | Incident
+TORN: Final = "truncated"  # a line that ends within a value
 
 # Why a line is looked at.
 _METRIC: Final = 1  # a hint of a format stands in it
@@ -29,6 +30,7 @@ _SHOWN_CHARACTERS: Final = 200
 _SHOWN_FROM_LINES: Final = 32  # at the end of a block, among which an unclaimed one is sought
 _HEAD_LINES: Final = 16  # of a file, by which a format without hints is recognised
 _HEAD_BYTES: Final = 256  # of each of them
+_REMEMBERED: Final = 16  # lines read last, by which a line without a line end is judged
 
 
 class Intake:
@@ -62,6 +64,7 @@ class Intake:
         self._unclaimed: Line | None = None  # the last line with a hint in it that nobody claimed
         self._tail = b""
         self._last_unrecognised = ""
+        self._earlier: deque[str] = deque(maxlen=_REMEMBERED)
         self._counts: Counter[str] = Counter()
         self._out: list[Event] = []
 
@@ -88,17 +91,28 @@ class Intake:
         if self._container:
             self._read_contained(chunk, self._container)
         else:
-            self._read_block(chunk.data, chunk.first_line)
+            end = max(chunk.data.rfind(b"\n"), chunk.data.rfind(b"\r")) + 1
+            self._read_block(chunk.data[:end], chunk.first_line)
+            self._read_torn(chunk.data[end:], chunk.first_line + chunk.data.count(b"\n"))
         return self._taken()
 
     def flush(self) -> list[Event]:
         """What is left when the file is certainly over."""
-        if self._half:
-            self._read_contained(Chunk(b"\n", self._line, 0.0, live=False), self._container or "")
+        if self._half and self._container:
+            piece = envelope.contained(self._half, self._container)
+            if piece is not None:
+                self._partial[piece.stream] = self._partial.pop(piece.stream, b"") + piece.text + b"\r" * piece.is_closed
+            self._half = b""
         for text in self._partial.values():
-            self._read_line(text, self._line, _METRIC | _TROUBLE)
+            self._read_torn(text, self._line)
         self._partial.clear()
         return self._taken()
+
+    def _read_torn(self, data: bytes, number: int) -> None:
+        """Read the end of the file that no line end follows."""
+        if data and not self._read_line(data, number, self._kinds(data), is_torn=not data.endswith(b"\r")):
+            self._counts["unmatched"] += 1
+            self._show(data)
 
     def _taken(self) -> list[Event]:
         self._release()
@@ -213,6 +227,7 @@ class Intake:
     def _read_contained(self, chunk: Chunk, kind: str) -> None:
         lines = (self._half + chunk.data).split(b"\n")
         self._half = lines.pop()[: self._max_line_bytes]  # a bar's redraw has cut the runtime's own line
+        self._line = chunk.first_line + len(lines)
         for number, raw in enumerate(lines, chunk.first_line):
             stamp, text = None, raw
             piece = envelope.contained(raw, kind)
@@ -242,25 +257,46 @@ class Intake:
             self._last_unrecognised = shown[-1].strip()[:_SHOWN_CHARACTERS]
         return bool(shown)
 
-    def _read_line(self, raw: bytes, number: int, kinds: int, stamp: Stamp | None = None) -> bool:
+    def _read_line(self, raw: bytes, number: int, kinds: int, stamp: Stamp | None = None, *, is_torn: bool = False) -> bool:
         """Read one line of the file with all its redraws; True when somebody claimed it."""
-        if len(raw) > self._max_line_bytes:  # what is over long is cut; a line of many redraws is none
-            raw = b"\r".join(piece[: self._max_line_bytes] for piece in raw.split(b"\r"))
+        if len(raw) >= self._max_line_bytes:  # what is over long is cut; a line of many redraws is none
+            raw = b"\r".join(self._bounded(piece) for piece in raw.split(b"\r"))
         text = envelope.without_terminal(raw.decode("utf-8", "replace"))
         pieces = envelope.redraws(text) if "\r" in text else (text.rstrip(),)
         results = set()
         for piece in pieces:
-            results |= self._read(envelope.unwrapped(piece, number, labelled=self._labelled, stamp=stamp), kinds)
+            line = envelope.unwrapped(piece, number, labelled=self._labelled, stamp=stamp)
+            if is_torn and piece is pieces[-1] and kinds & _METRIC and not torn.is_whole(line.text, self._earlier):
+                results |= self._refuse(line)
+                kinds &= ~_METRIC
+            results |= self._read(line, kinds)
         for result in ("malformed", "parsed", "incident"):
             if result in results:
                 self._counts[result] += 1
                 return True
         return False
 
+    def _bounded(self, piece: bytes) -> bytes:
+        """A piece without what is beyond the limit, and without the word that the limit cuts; the follower may have cut there before."""
+        return piece if len(piece) < self._max_line_bytes else piece[: self._max_line_bytes].rpartition(b" ")[0]
+
+    def _refuse(self, line: Line) -> set[str]:
+        """Say of a torn line that it was one of ours, where it shows. The file is over: the parser that saw it has done its work."""
+        self._release()
+        known = self._format
+        is_ours = known is not None and self._parser_of(line.stream).parse(line) is not None
+        self._parsers.pop(line.stream, None)
+        if not is_ours and not any(one.sniff(line.text) for one in (*self._programs, *(self._fallback if known is None else ()))):
+            return set()
+        self._out.append(Malformed(line.number, TORN))
+        return {"malformed"}
+
     def _read(self, line: Line, kinds: int) -> set[str]:
         results = set()
         if kinds & _METRIC and (result := self._claim(line)):
             results.add(result)
+            if result == "parsed" and "%|" not in line.text:
+                self._earlier.append(line.text)
         if kinds & _TROUBLE and (trouble := incidents.incident(line)):
             self._out.append(trouble)
             results.add("incident")

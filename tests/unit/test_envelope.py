@@ -90,7 +90,7 @@ def test_a_containers_record_is_taken_apart() -> None:
 
     noon = Stamp(NOON.seconds, zoned=True) if NOON else None
     assert contained(cri, "cri") == envelope.Wrapped(b"half a line", "stderr", complete=False, stamp=noon)
-    assert contained(docker, "docker") == envelope.Wrapped(b"it's \x1b[1mbold", "stdout", complete=True, stamp=noon)
+    assert contained(docker, "docker") == envelope.Wrapped(b"it's \x1b[1mbold", "stdout", complete=True, stamp=noon, is_closed=True)
 
 
 @pytest.mark.parametrize(
