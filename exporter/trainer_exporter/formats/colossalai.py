@@ -18,14 +18,15 @@ from trainer_exporter.model import Checkpoint, CheckpointEvent, Line, Phase, Rec
 from trainer_exporter.numbers import NUMBER, number
 
 _BAR: Final = re.compile(
-    rf"^(?:Epoch (?P<epoch>\d+)(?:/(?P<epochs>\d+))?(?: Loss: (?P<title_loss>{NUMBER}))?|Step): +\d+%\|[^|]*\|"
-    r" *(?P<done>\d+)/(?P<total>\d+)"
-    r" \[(?P<elapsed>[\d:]+)<(?:[\d:]+|\?)(?:, +[^,\]]*)?(?P<postfix>(?:, [\w/]+=[^,\]]*)*)\]"
+    rf"^(?:Epoch (?P<epoch>\d{{1,15}})(?:/(?P<epochs>\d{{1,15}}))?(?: Loss: (?P<title_loss>{NUMBER}))?|Step): +\d+%\|[^|]*\|"
+    r" *(?P<done>\d{1,15})/(?P<total>\d{1,15})"
+    r" \[(?P<elapsed>[\d:]+)<(?:[\d:]+|\?)(?:,[^,\]=]*)?(?P<postfix>(?:, [\w/]+=[^,\]]*)*)\]"
 )
 _PAIR: Final = re.compile(r", ([\w/]+)=([^,\]]*)")
 _FIELDS: Final = {"Loss": "loss", "train/loss": "loss", "train/lr": "learning_rate"}
 _TIMED: Final = re.compile(
-    rf"^\[(?P<step>\d+)/(?P<total>\d+)\] Loss:(?P<loss>{NUMBER}), Step time: (?P<s>\d+\.\d+)s, TFLOPS: (?P<tflops>\d+\.\d{{3}}),"
+    rf"^\[(?P<step>\d{{1,15}})/(?P<total>\d{{1,15}})\] Loss:(?P<loss>{NUMBER}), "
+    r"Step time: (?P<s>\d+\.\d+)s, TFLOPS: (?P<tflops>\d+\.\d{3}),"
 )
 _STARTED: Final = re.compile(r"^Start saving (?P<which>final )?(?:model|actor|critic) checkpoint")
 _SAVED: Final = re.compile(r"^Saved (?P<which>final model |actor |critic )?checkpoint at (?:epoch|episode) .*at folder (?P<dir>\S+)$")

@@ -23,17 +23,17 @@ from trainer_exporter.model import Line, Phase, Record
 from trainer_exporter.numbers import NUMBER, number
 
 _PPO: Final = re.compile(
-    rf"^[Ee]poch: (?P<epoch>\d+) ?\| ?[Ss]tep: (?P<step>\d+) ?\| ?(?:Total Steps: \d+ ?\| ?)?(?:ppo_ep|PPO Epoch): \d+ ?"
+    rf"^[Ee]poch: (?P<epoch>\d{{1,15}}) ?\| ?[Ss]tep: (?P<step>\d{{1,15}}) ?\| ?(?:Total Steps: \d+ ?\| ?)?(?:ppo_ep|PPO Epoch): \d+ ?"
     rf"\| ?(?:act_loss|Actor Loss): (?P<loss>{NUMBER}) ?\| ?(?:cri_loss|Critic Loss): (?P<critic_loss>{NUMBER}) ?\|"
 )
 _REWARD: Final = re.compile(rf"^[Aa]verage reward score: (?P<reward>{NUMBER})(?: \||$)")
 _LATENCY: Final = re.compile(
     r"^(?:\|E2E latency=(?P<old>\d+\.\d\d)s \|.*\|CurSamplesPerSec=(?P<rate>\d+\.\d\d) \||End-to-End => Latency: (?P<new>\d+\.\d\d)s, )"
 )
-_OF_RANK_0: Final = re.compile(rf"^Epoch: \d+, Step: \d+, Rank: (?P<rank>\d+), loss = (?P<loss>{NUMBER})$")
+_OF_RANK_0: Final = re.compile(rf"^Epoch: \d+, Step: \d+, Rank: (?P<rank>\d{{1,15}}), loss = (?P<loss>{NUMBER})$")
 _EVALUATING: Final = re.compile(r"^\*{5} Evaluating (?:perplexity|rewards?), Epoch \d+/\d+ \*{5}$")
-_EPOCH: Final = re.compile(r"^Beginning of Epoch (?P<epoch>\d+)/(?P<epochs>\d+), Total (?:Micro|Generation) Batches \d+$")
-_MEAN: Final = re.compile(rf"^Epoch (?P<epoch>\d+)/\d+ with loss (?P<loss>{NUMBER})$")
+_EPOCH: Final = re.compile(r"^Beginning of Epoch (?P<epoch>\d{1,15})/(?P<epochs>\d{1,15}), Total (?:Micro|Generation) Batches \d+$")
+_MEAN: Final = re.compile(rf"^Epoch (?P<epoch>\d{{1,15}})/\d+ with loss (?P<loss>{NUMBER})$")
 # Its step counts micro steps of the epoch: not the engine's.
 _SCRIPTS: Final = re.compile(rf"^(?:Before cleaning, )?(?:Step|Epoch) at \d+ with Perplexity: (?P<perplexity>{NUMBER})$")
 _RESULTS: Final = (

@@ -19,16 +19,16 @@ from trainer_exporter.numbers import NUMBER, number
 
 STEP: Final = b", skipped="  # stands in every step line
 DETAILS: Final = (b"SamplesPerSec=", b"heckpoint")
-_STEP: Final = re.compile(r"^step=(?P<step>\d+), skipped=(?P<skipped>\d+), lr=\[(?P<lr>[^\],]*)[^\]]*\]")
+_STEP: Final = re.compile(r"^step=(?P<step>\d{1,15}), skipped=(?P<skipped>\d{1,15}), lr=\[(?P<lr>[^\],]*)[^\]]*\]")
 _RATE: Final = re.compile(
     r"^(?:epoch=\d+/micro_step=\d+/global_step=\d+|\d+/\d+), RunningAvgSamplesPerSec=\S+, CurrSamplesPerSec=(?P<rate>[^,\s]+),"
 )
 _PIPELINE: Final = re.compile(
-    rf"^steps: (?P<step>\d+) loss: (?P<loss>{NUMBER}) (?:\S+: {NUMBER} )*?iter time \(s\):"
+    rf"^steps: (?P<step>\d{{1,15}}) loss: (?P<loss>{NUMBER}) (?:\S+: {NUMBER} )*?iter time \(s\):"
     r"(?: (?P<s>\d+\.\d{3})(?: samples/sec: (?P<rate>\d+\.\d{3}))?)?"
 )
 _OVERFLOW: Final = re.compile(
-    r"(?:\[deep(?:speed|scale)\] OVERFLOW! Rank (?P<rank>\d+)|fp16 dynamic loss scale overflow!|^Overflow detected\.) Skipping step\."
+    r"(?:\[deep(?:speed|scale)\] OVERFLOW! Rank (?P<rank>\d{1,15})|fp16 dynamic loss scale overflow!|^Overflow detected\.) Skipping step\."
     r" Attempted loss scale: (?P<scale>[\d.e+]+), (?:reducing to (?P<new>\d[\d.e+]*)|but hysteresis is )"
 )
 _SCALED: Final = re.compile(r"^(?:Reducing|Increasing) dynamic loss scale from \S+ to (?P<new>\d[\d.e+]*)$")
@@ -37,7 +37,7 @@ _SAVE: Final = re.compile(
     r"|Saving model checkpoint: (?P<path>\S+)"
     r"|Failed saving model checkpoint to (?P<dir>\S+) with tag (?P<lost>\S+))"
 )
-_TAG: Final = re.compile(r"^global_step(\d+)$")
+_TAG: Final = re.compile(r"^global_step(\d{1,15})$")
 
 
 class Engine:

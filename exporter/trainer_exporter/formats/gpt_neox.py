@@ -18,7 +18,8 @@ from trainer_exporter.formats.engine import Engine
 from trainer_exporter.model import Line, Malformed, Phase, Record
 from trainer_exporter.numbers import NUMBER, moment, number
 
-_HEAD: Final = re.compile(rf" *samples/sec: (?P<rate>{NUMBER}) \| iteration +(?P<step>\d+)/ *(?P<total>\d+) \|")
+_HEAD: Final = re.compile(rf" {{0,2}}samples/sec: (?P<rate>{NUMBER}) \| iteration +(?P<step>\d{{1,15}})/ *(?P<total>\d{{1,15}}) \|")
+_GLUED: Final = re.compile(_HEAD.pattern.removeprefix(" {0,2}"))
 _FIELDS: Final[dict[str, tuple[str, float]]] = {
     " elapsed time per iteration (ms)": ("step_duration_seconds", 1000.0),
     " learning rate": ("learning_rate", 1.0),
@@ -31,12 +32,12 @@ _LOSS: Final = re.compile(r" \w*loss\w*")
 _FLOPS: Final = re.compile(r"(?P<value>\d+\.\d)(?P<unit>[KMGTPEZ]?)FLOPS")
 _SCALES: Final = {"": 1e-12, "K": 1e-9, "M": 1e-6, "G": 1e-3, "T": 1.0, "P": 1e3, "E": 1e6, "Z": 1e9}
 _RESULTS: Final = re.compile(
-    r"^ *(?P<set>\w+) results at (?:iteration (?P<step>\d+)|the end of training for (?:val|test) data) \|(?P<fields>.*)$"
+    r"^ *(?P<set>\w+) results at (?:iteration (?P<step>\d{1,15})|the end of training for (?:val|test) data) \|(?P<fields>.*)$"
 )
 _RESULT: Final = re.compile(r" (\w+) value: (\S+) \|")
-_LOADED: Final = re.compile(r"^ *Loading checkpoint and starting from iteration (?P<step>\d+)")
+_LOADED: Final = re.compile(r"^ *Loading checkpoint and starting from iteration (?P<step>\d{1,15})")
 _EXIT: Final = re.compile(r"^rank: \d+ \| time: (?P<time>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) \| exiting the program at iteration \d+")
-_PADDED: Final = re.compile(r"^ *> padded vocab \(size: \d+\) with \d+ dummy tokens \(new size: (?P<size>\d+)\)")
+_PADDED: Final = re.compile(r"^ *> padded vocab \(size: \d+\) with \d+ dummy tokens \(new size: (?P<size>\d{1,15})\)")
 
 _DUMP_BEGIN: Final = re.compile(r"^-{20} arguments -{20}$")
 _DUMP_END: Final = re.compile(r"^-{16} end of arguments -{16}$")
@@ -78,7 +79,7 @@ class GptNeox:
         return NOTHING
 
     def _iteration(self, line: Line, head: re.Match[str]) -> Record | Malformed:
-        for glued in _HEAD.finditer(line.text, head.end()):
+        for glued in _GLUED.finditer(line.text, head.end()):
             head, line = glued, replace(line, stamp=None)  # another line has begun behind half of this one
         fields: dict[str, float] = {"step": int(head["step"]), "target_steps": int(head["total"])}
         if (rate := number(head["rate"])) is not None:

@@ -21,7 +21,7 @@ from trainer_exporter.formats.megatron_shape import shape
 from trainer_exporter.model import Checkpoint, CheckpointEvent, Line, Malformed, Phase, Record, Stamp
 from trainer_exporter.numbers import moment, number
 
-_ITERATION: Final = re.compile(r"^ *iteration +(?P<step>\d+)/ *(?P<total>\d+) \|")
+_ITERATION: Final = re.compile(r"^ *iteration +(?P<step>\d{1,15})/ *(?P<total>\d{1,15}) \|")
 # Field as printed, with the blank before it -> our name, and how many of its units make one of ours.
 _FIELDS: Final[dict[str, tuple[str, float]]] = {
     " consumed samples": ("total_samples", 1.0),
@@ -42,18 +42,18 @@ _FIELDS: Final[dict[str, tuple[str, float]]] = {
     " number of skipped iterations": ("skipped_steps", 1.0),
     " number of nan iterations": ("nonfinite_steps", 1.0),
 }
-_GLUED: Final = re.compile(r" iteration +(?P<step>\d+)/ *(?P<total>\d+) \|")
-_ELAPSED: Final = re.compile(r"\| elapsed time: (?P<time>(?:\d+[dhms] ?)+)\|")  # Megatron-SWIFT, since the start of the process
+_GLUED: Final = re.compile(r" iteration +(?P<step>\d{1,15})/ *(?P<total>\d{1,15}) \|")
+_ELAPSED: Final = re.compile(r"\| elapsed time: (?P<time>(?:\d{1,9}[dhms] ?)+)\|")  # Megatron-SWIFT, since the start of the process
 _SECONDS: Final = {"d": 86400, "h": 3600, "m": 60, "s": 1}
 _BRIDGE: Final = re.compile(r"^Step Time : (?P<s>[\d.]+)s GPU utilization: (?P<tflops>[\d.]+)MODEL_TFLOP/s/GPU$")
 _VALIDATION: Final = re.compile(
-    r"^ *(?P<set>\S+) loss at (?:iteration (?P<step>\d+)(?: on (?P<split>validation|test) set)?"
+    r"^ *(?P<set>\S+) loss at (?:iteration (?P<step>\d{1,15})(?: on (?P<split>validation|test) set)?"
     r"|the end of training for (?P<old>val|test) data) \|(?P<fields>.*)$"
 )
-_SAVING: Final = re.compile(r"^ *saving checkpoint at iteration +(?P<step>\d+) to (?P<dir>\S+)")
-_SCHEDULED: Final = re.compile(r"^ *scheduled an async checkpoint save at iteration +(?P<step>\d+) to (?P<dir>\S+)")
-_SAVED: Final = re.compile(r"^ *successfully saved (?:local )?checkpoint (?:at|from) iteration +(?P<step>\d+)(?: to (?P<dir>\S+))?")
-_LOADED: Final = re.compile(r"^ *successfully loaded checkpoint from (?P<dir>\S+).* at iteration (?P<step>\d+)")
+_SAVING: Final = re.compile(r"^ *saving checkpoint at iteration +(?P<step>\d{1,15}) to (?P<dir>\S+)")
+_SCHEDULED: Final = re.compile(r"^ *scheduled an async checkpoint save at iteration +(?P<step>\d{1,15}) to (?P<dir>\S+)")
+_SAVED: Final = re.compile(r"^ *successfully saved (?:local )?checkpoint (?:at|from) iteration +(?P<step>\d{1,15})(?: to (?P<dir>\S+))?")
+_LOADED: Final = re.compile(r"^ *successfully loaded checkpoint from (?P<dir>\S+)(?: .*)? at iteration (?P<step>\d{1,15})")
 _SAVE_TIMER: Final = re.compile(r"save-checkpoint(?: \.+)?: (?:\([\d.]+, )?(?P<ms>[\d.]+)")
 _LATENCY: Final = re.compile(r"^Checkpoint Save GB: \S+, GB/Sec: \S+, Latency\(second\): (?P<s>[\d.]+)$")
 _RELATED: Final = re.compile(r"^global rank \d+ is saving checkpoint |^ loading (?:release |distributed )*checkpoint from ")
@@ -65,7 +65,7 @@ _DUMP_BEGIN: Final = re.compile(r"^-+ arguments -+$")
 _OWN_DUMP_BEGIN: Final = re.compile(r"^-{24} arguments -{24}$")  # v1 had fewer dashes, and gpt-neox still has
 _DUMP_END: Final = re.compile(r"^-+ end of arguments -+$")
 _ARGUMENT: Final = re.compile(r"^  (?P<name>\w+) \.{3,} (?P<value>.*)$")
-_PADDED: Final = re.compile(r"^ *> padded vocab \(size: \d+\) with \d+ dummy tokens \(new size: (?P<size>\d+)\)")
+_PADDED: Final = re.compile(r"^ *> padded vocab \(size: \d+\) with \d+ dummy tokens \(new size: (?P<size>\d{1,15})\)")
 _ARGUMENTS: Final[dict[str, tuple[str, float]]] = {
     "world_size": ("world_size", 1.0),
     "seq_length": ("sequence_length", 1.0),

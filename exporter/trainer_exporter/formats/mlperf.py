@@ -32,12 +32,13 @@ _STATS: Final[Mapping[str, str]] = {
 _CONSTANTS: Final[Mapping[str, str]] = {"global_batch_size": "global_batch_size", "max_sequence_length": "sequence_length"}
 # Benchmarks whose eval_accuracy is a log perplexity or a cross entropy.
 _LOSS_IS_ACCURACY: Final = re.compile(r"^(?:gpt3|llama)")
+_MAX_STEP: Final = 1e15
 _BELIEVED_RATIO: Final = 2.0  # of a step counter's speed to the speed that the record tells
 _HUGECTR: Final = re.compile(
-    rf"^\[HCTR\]\[[\d:.]+\]\[[A-Z]+\]\[[^\]]*\]\[[^\]]*\]: Iter: (?P<step>\d+) Time\((?P<steps>\d+) iters\): (?P<s>[\d.]+)s"
+    rf"^\[HCTR\]\[[\d:.]+\]\[[A-Z]+\]\[[^\]]*\]\[[^\]]*\]: Iter: (?P<step>\d{{1,15}}) Time\((?P<steps>\d{{1,15}}) iters\): (?P<s>[\d.]+)s"
     rf" Loss: (?P<loss>{NUMBER}) lr:(?P<lr>{NUMBER})"
 )
-_DLL: Final = re.compile(rf"^DLL [\d-]+ [\d:.]+ - Iteration (?P<step>\d+) \|.*? train_loss : (?P<loss>{NUMBER}) ")
+_DLL: Final = re.compile(rf"^DLL [\d-]+ [\d:.]+ - Iteration (?P<step>\d{{1,15}}) \|.*? train_loss : (?P<loss>{NUMBER}) ")
 _DLL_TIME: Final = re.compile(r"\| iteration_time : (?P<ms>[\d.]+) ms ")
 
 
@@ -146,7 +147,7 @@ class MlPerf:
         elif step is None and printed is not None:
             step = self._in_steps(printed, fields, event.stamp.seconds)
         out: dict[str, float] = {"total_samples": samples} if samples else {}
-        if step is not None and step > 0 and step.is_integer():
+        if step is not None and 0 < step < _MAX_STEP and step.is_integer():
             self._step = int(step)
             out["step"] = self._step
         return out
