@@ -8,34 +8,31 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from trainer_exporter.envelope import MAX_TEXT
 from trainer_exporter.errors import TrainerExporterError
 from trainer_exporter.formats import Format, registry
 from trainer_exporter.intake import Event, Intake
 from trainer_exporter.model import FIELDS, Checkpoint, Chunk, Incident, Malformed, Record
+from trainer_exporter.sources.pieces import Splitter
 
 _BLOCK_BYTES: Final = 1 << 20
-_HELD_BYTES: Final = 8 << 20  # of a file without line ends
 Item = dict[str, Any]
 
 
 def chunks(path: str | Path) -> Iterator[Chunk]:
-    """The file in blocks of whole lines, as history."""
-    number, rest = 1, b""
+    """The file in blocks of whole lines, as history; cut where a follower cuts what is over long."""
+    splitter = Splitter(MAX_TEXT)
     try:
         with Path(path).open("rb") as file:
             while block := file.read(_BLOCK_BYTES):
-                data = rest + block
-                end = data.rfind(b"\n") + 1 or data.rfind(b"\r") + 1
-                if len(block) < _BLOCK_BYTES or len(data) - end > _HELD_BYTES:
-                    end = len(data)
-                rest = data[end:]
-                if end:
-                    yield Chunk(data[:end], number, 0.0, live=False)
-                    number += data.count(b"\n", 0, end)
+                number, at_end = splitter.line, len(block) < _BLOCK_BYTES
+                data = splitter.feed(block, at_end=at_end) + (splitter.flush() if at_end else b"")
+                if data:
+                    yield Chunk(data, number, 0.0, live=False)
     except OSError as error:
         raise TrainerExporterError(f"{path}: cannot be read ({error.strerror}); name a log file") from error
-    if rest:
-        yield Chunk(rest, number, 0.0, live=False)
+    if rest := splitter.flush():
+        yield Chunk(rest, splitter.line, 0.0, live=False)
 
 
 def items(stream: Iterable[Chunk], intake: Intake | None = None) -> Iterator[Item]:
