@@ -131,22 +131,33 @@ def test_the_ranks_that_the_log_names_are_the_gpus_and_tokens_a_sample_the_lengt
     assert run.gauge("mfu_ratio") is None
 
 
-@pytest.mark.parametrize(
-    ("workload", "constants"),
-    [
-        pytest.param(Workload(shape=SHAPE, sequence_length=1000), {}, id="how many GPUs"),
-        pytest.param(Workload(shape=SHAPE, gpus=8), {}, id="how long the sequences"),
-        pytest.param(Workload(gpus=8, sequence_length=1000), {"parameters": 1e9}, id="which shape"),
-    ],
-)
-def test_nobody_guesses(workload: Workload, constants: dict[str, float]) -> None:
+TOKENS = {"total_tokens": 64_000.0}
+UNKNOWN = {  # case: (what is known, what each step adds, a word of the remark on the status page)
+    "how many GPUs": (Workload(shape=SHAPE, sequence_length=1000), TOKENS, "how many GPUs"),
+    "how long the sequences": (Workload(shape=SHAPE, gpus=8), TOKENS, "length of the sequences"),
+    "how many tokens": (Workload(shape=SHAPE, gpus=8, sequence_length=1000), {}, "neither tokens nor batch"),
+    "which model": (Workload(gpus=8, sequence_length=1000), TOKENS, ""),
+}
+
+
+@pytest.mark.parametrize(("workload", "per_step", "remark"), UNKNOWN.values(), ids=UNKNOWN.keys())
+def test_nobody_guesses_and_what_is_missing_is_said(workload: Workload, per_step: dict[str, float], remark: str) -> None:
     run = Run(workload)
-    run.constants(**constants)
+    run.constants(parameters=1e9)
 
-    run.logs(5, total_tokens=64_000.0)
+    run.logs(5, **per_step)
 
-    assert run.gauge("tokens_per_second") == pytest.approx(32_000.0)
     assert run.gauge("tflops_per_gpu") is None
+    notes = run.state.snapshot(run.now).notes
+    assert (remark in notes[0]) if remark else notes == ()
+
+
+def test_where_there_is_a_figure_there_is_no_remark() -> None:
+    run = Run(Workload(shape=SHAPE, gpus=8, sequence_length=1000))
+
+    run.logs(5, **TOKENS)
+
+    assert run.state.snapshot(run.now).notes == ()
 
 
 def test_a_total_that_goes_back_counts_anew() -> None:

@@ -132,13 +132,14 @@ class RunState:
     def snapshot(self, now: float) -> RunSnapshot:
         """A frozen copy of everything, with the figures derived."""
         attempt = self.attempt
+        gauges = self._gauges(now)
         return RunSnapshot(
             run=self.run,
             info={"format": "+".join(sorted(self._formats - {""})), **self._facts},
             labels=self._labels,
             phase=self.phase(now),
             attempts=self.attempts,
-            gauges=self._gauges(now),
+            gauges=gauges,
             progress_wall=attempt.progress_wall,
             progress_gaps=attempt.gaps.quantiles(),
             windows=dict(attempt.window_figures()),
@@ -155,7 +156,7 @@ class RunState:
             skipped_steps=self._skipped,
             lost_steps=self._lost_steps,
             writer_alive=self._writer_alive,
-            notes=(attempt.note,) if attempt.note else (),
+            notes=tuple(note for note in (attempt.note, self._missing(gauges)) if note),
         )
 
     def _open_attempt(self, wall: float | None) -> None:
@@ -337,6 +338,16 @@ class RunState:
         if workload.shape is None:
             workload = replace(workload, shape=logged_shape(constants))
         return rates | efficiency({**figures, **rates}, workload, sequence_length=length, gpus=gpus)
+
+    def _missing(self, gauges: Mapping[str, float]) -> str:
+        """Why there are no TFLOPS though the model is known; "" where there are some, or there is no model."""
+        if self._workload.shape is None or "tflops_per_gpu" in gauges or not self.attempt.has_progress:
+            return ""
+        if "tokens_per_second" not in gauges:
+            return "no TFLOPS: neither tokens nor batch and sequence length are known (model in the configuration)"
+        if not self._workload.gpus and "world_size" not in gauges:
+            return "no TFLOPS: it is not known how many GPUs the whole job has (model.gpus in the configuration)"
+        return "no TFLOPS: the length of the sequences is not known (model.sequence_length in the configuration)"
 
     def _gauges(self, now: float) -> dict[str, float]:
         attempt = self.attempt
