@@ -5,6 +5,7 @@ The real program under the same load is tested end to end elsewhere; here only t
 
 from __future__ import annotations
 
+import select
 import subprocess
 import sys
 import time
@@ -21,8 +22,21 @@ LINES = 200_000
 ROTATIONS = 1_000
 DEADLINE_S = 60.0
 
-RENAME = """
-import os, sys, time
+# A writer waits for a look now and then, so that no slow moment of the machine rotates away what nobody can have seen.
+# The time stamps of files move by ticks of some milliseconds, hence the sleep: a file that was cut and filled to the same size within one
+# tick looks as if nothing had happened.
+LOOKED = """
+import os, shutil, sys, time
+def wait_for_a_look():
+    time.sleep(0.006)
+    sys.stdout.write("?")
+    sys.stdout.flush()
+    sys.stdin.read(1)
+"""
+
+RENAME = (
+    LOOKED
+    + """
 path, lines, rotations = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 out = open(path, "ab", buffering=0)
 for number in range(lines):
@@ -35,19 +49,22 @@ for number in range(lines):
         out.write(b"late %d\\n" % number)
         out.close()
         out = open(path, "ab", buffering=0)
-        time.sleep(0.006)
+        if number // (lines // rotations) % 20 == 0:
+            wait_for_a_look()
 """
+)
 
-# Pauses with lines in the file: what is cut before a follower has seen any of it cannot be told from what was never there.
-COPYTRUNCATE = """
-import os, shutil, sys, time
+# Waits with lines in the file: what is cut before a follower has seen any of it cannot be told from what was never there.
+COPYTRUNCATE = (
+    LOOKED
+    + """
 path, lines, rotations = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 out = open(path, "ab", buffering=0)
 for number in range(lines):
     out.write(b"iteration %d loss 2.5\\n" % number)
     place = number % (lines // rotations)
     if place == lines // rotations // 2:
-        time.sleep(0.006)
+        wait_for_a_look()
     if place == lines // rotations - 1:
         for old in range(30, 0, -1):
             if os.path.exists(f"{path}.{old}"):
@@ -55,6 +72,7 @@ for number in range(lines):
         shutil.copyfile(path, path + ".1")
         os.truncate(path, 0)
 """
+)
 
 # As a C library's buffer does: full blocks, whatever line they end in.
 KILLED = """
@@ -76,13 +94,20 @@ def followed(path: Path, program: str, *arguments: str, pause_s: float) -> tuple
     path.touch()
     follower = Follower(str(path), SystemClock(), Health(), present_at_start=True)
     follower.poll()
-    writer = subprocess.Popen([sys.executable, "-c", program, str(path), *arguments])
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    writer = subprocess.Popen([sys.executable, "-c", program, str(path), *arguments], **pipes)
+    assert writer.stdin is not None
+    assert writer.stdout is not None
     data: list[bytes] = []
     changes: list[Change] = []
     deadline = time.monotonic() + DEADLINE_S
     while time.monotonic() < deadline:
         over = writer.poll() is not None
+        waiting = bool(select.select([writer.stdout], [], [], 0)[0]) and bool(writer.stdout.read(1))
         polled = follower.poll()
+        if waiting:
+            writer.stdin.write(b"!")
+            writer.stdin.flush()
         for item in polled.items:
             data.append(item.data) if isinstance(item, Chunk) else changes.append(item)
         if over and not polled.items:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final
@@ -18,6 +18,7 @@ from trainer_exporter.clock import Clock
 from trainer_exporter.health import Health
 from trainer_exporter.sources.files import Identity, identity_of
 from trainer_exporter.sources.rotation import rotated_from
+from trainer_exporter.sources.trackers import Tracker, tracker_named
 from trainer_exporter.sources.walk import Walk, has_magic
 
 _LOG_NAME: Final = re.compile(r".+\.(?:log|out|err|txt|jsonl)|stdout|stderr|log", re.IGNORECASE)
@@ -144,15 +145,29 @@ class Discovery:
                 yield from self._matching(self._walk.glob(path), spec, wanted=_is_text)
             elif os.path.isdir(path):  # noqa: PTH112
                 yield from self._matching(self._walk.below(path), spec, wanted=_is_log)
+                yield from self._kept(self._walk.kept_by_trackers(path), spec)
             else:
-                yield from self._looked_at(path, spec, explicit=True)
+                tracker = tracker_named(path)
+                yield from self._looked_at(tracker.source(path) if tracker else path, spec, explicit=True, tracker=tracker)
 
     def _matching(self, paths: Iterator[str], spec: Spec, *, wanted: Callable[[str], bool]) -> Iterator[_Candidate]:
-        names = [path for path in paths if wanted(path.rpartition("/")[2])]
+        kept, names = [], []
+        for path in paths:
+            if tracker_named(path) is not None:
+                kept.append(path)
+            elif wanted(path.rpartition("/")[2]):
+                names.append(path)
         logs = self._last_found_mono.keys() | set(names)
         for path in names:
             if not self._is_rotated(path, logs):
                 yield from self._looked_at(path, spec, explicit=False)
+        yield from self._kept(kept, spec)
+
+    def _kept(self, paths: Iterable[str], spec: Spec) -> Iterator[_Candidate]:
+        """Files of trackers, each source once by the path that stands for it."""
+        sources = {tracker.source(path): tracker for path in paths if (tracker := tracker_named(path)) is not None}
+        for path, tracker in sources.items():
+            yield from self._looked_at(path, spec, explicit=False, tracker=tracker)
 
     def _is_rotated(self, path: str, logs: set[str]) -> bool:
         """Its log's follower reads it where that is needed."""
@@ -160,9 +175,9 @@ class Discovery:
         log = rotated_from(name)
         return log is not None and f"{directory}/{log}" in logs
 
-    def _looked_at(self, path: str, spec: Spec, *, explicit: bool) -> Iterator[_Candidate]:
+    def _looked_at(self, path: str, spec: Spec, *, explicit: bool, tracker: Tracker | None = None) -> Iterator[_Candidate]:
         try:
-            seen = os.stat(path)  # noqa: PTH116
+            seen = tracker.written(path) if tracker is not None else os.stat(path)  # noqa: PTH116
             link = os.path.islink(path)  # noqa: PTH114
         except OSError:
             return  # not there yet, or no longer; what cannot be opened is the follower's to count

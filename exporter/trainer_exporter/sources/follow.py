@@ -27,7 +27,7 @@ from trainer_exporter.sources.files import (
 )
 from trainer_exporter.sources.output import Output
 from trainer_exporter.sources.pieces import Splitter
-from trainer_exporter.sources.siblings import Siblings
+from trainer_exporter.sources.siblings import RenamingError, Siblings
 
 log = logging.getLogger(__name__)
 
@@ -45,7 +45,7 @@ class Limits:
     linger_s: float = 5.0  # a file that left its path is watched until it has not grown for so long
     idle_close_s: float = 60.0  # thousands of idle files must not use up descriptors
     retry_s: float = 5.0  # after an error
-    rotations: int = 256  # files opened at once that were rotated away between two polls
+    rotations: int = 1024  # files opened at once that were rotated away between two polls
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +175,7 @@ class Follower:
     def _attempt(self, step: Callable[[], None]) -> bool:
         try:
             step()
-        except _ABSENT:
+        except (*_ABSENT, RenamingError):
             return False  # between two steps of a rotation: the next look sees its end
         except (OSError, IrregularError) as error:
             self._fail(error)
@@ -217,7 +217,7 @@ class Follower:
             return
         try:
             between = self._siblings.between(left, fresh.identity)
-        except OSError:
+        except (OSError, RenamingError):
             fresh.close()
             raise
         later = between if left.fd is not None else between[1:]
@@ -265,9 +265,9 @@ class Follower:
         now = self._clock.mono()
         current = self._queue[-1]
         if self._missing_mono is None:
-            self._missing_mono = now
             if current.fd is None and (again := self._siblings.renamed(current)) is not None:
                 current = self._queue[-1] = again
+            self._missing_mono = now
         since = max(self._missing_mono, self._grown_mono)
         if now - since < self._limits.linger_s or len(self._queue) > 1:
             return

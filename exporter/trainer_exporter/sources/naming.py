@@ -13,13 +13,12 @@ from pathlib import PurePosixPath
 from typing import Final
 
 from trainer_exporter.names import sanitise, says_something
+from trainer_exporter.sources.trackers import tracker_named
 
 _STREAM: Final = re.compile(r"(?:^|[-_.])(?:stdout|stderr|out|err)(?=$|[-_.])", re.IGNORECASE)
 _RANK: Final = re.compile(r"(?:^|[-_.])(?:(?:local|global)[-_]?)?(?:rank|node|worker|proc|task)[-_.]?\d+(?=$|[-_.])", re.IGNORECASE)
-_TRACKER: Final = re.compile(r"trainer_log\.jsonl|running_log\.txt|trainer_state\.json|metrics\.csv|events\.out\.tfevents\..*")
-# Where libraries put such files below a run's own directory: torch's SummaryWriter, Lightning's loggers.
-_LIBRARY_FILE: Final = re.compile(r"metrics\.csv|events\.out\.tfevents\..*")
-_LIBRARY_PLACE: Final = re.compile(r"/(?:runs/[^/]+|lightning_logs/version_\d+|tb_logs|tensorboard)$")
+# Logs that LLaMA-Factory writes into the directory of its run, by opening, appending and closing for each record.
+_OWN_LOG: Final = re.compile(r"(?:^|/)(?:trainer_log\.jsonl|running_log\.txt)$")
 _TORCHRUN: Final = re.compile(r"(?P<log_dir>.+)/attempt_\d+/\d+/(?:stdout|stderr)\.log")  # torch elastic's log directory
 
 
@@ -41,7 +40,7 @@ class _Place:
 
     @property
     def group(self) -> str:
-        return self.directory if self.tracker else f"{self.directory}/{self.stem}"
+        return self.directory if self.tracker and not self.stem else f"{self.directory}/{self.stem}"
 
 
 def run_names(paths: Sequence[str], taken: Mapping[str, Named], *, reserved: Collection[str] = ()) -> Mapping[str, Named]:
@@ -58,6 +57,21 @@ def run_names(paths: Sequence[str], taken: Mapping[str, Named], *, reserved: Col
     for group, members in groups.items():
         named |= {path: Named(runs[group], group) for path in members}
     return named
+
+
+def run_directory(path: str) -> str:
+    """The directory that the files of the run have in common: where a library puts its own below that, the run's."""
+    return _place(path).directory
+
+
+def is_of_output(path: str) -> bool:
+    """Whether the file lies in the directory that the trainer saves to, wherever the trainer was started."""
+    return _OWN_LOG.search(path) is not None or ((tracker := tracker_named(path)) is not None and not tracker.apart)
+
+
+def is_reopened(path: str) -> bool:
+    """Whether it is written by opening, writing and closing for each record: that nobody holds it says nothing about its writer."""
+    return _OWN_LOG.search(path) is not None or ((tracker := tracker_named(path)) is not None and not tracker.held_open)
 
 
 def tracker_of(output_dir: str, trackers: Sequence[str], *, console_directory: str, cwd: str = "") -> str | None:
@@ -101,9 +115,11 @@ def _clean(path: str) -> str:
 
 def _place(path: str) -> _Place:
     directory, _, name = path.rpartition("/")
-    if _TRACKER.fullmatch(name):
-        below = _LIBRARY_PLACE if _LIBRARY_FILE.fullmatch(name) else None
-        return _Place(below.sub("", directory) if below else directory, "", tracker=True)
+    if _OWN_LOG.search(path):
+        return _Place(directory, "", tracker=True)
+    if (tracker := tracker_named(path)) is not None:
+        own = tracker.below.sub("", directory) if tracker.below is not None else directory
+        return _Place(own, directory.rpartition("/")[2] if tracker.apart else "", tracker=True)
     if elastic := _TORCHRUN.fullmatch(path):
         return _Place(elastic["log_dir"], "", tracker=False)
     stem, dot, _ = name.rpartition(".")
@@ -133,11 +149,11 @@ def _groups(fresh: Sequence[str], taken: Mapping[str, Named]) -> dict[str, list[
 
 
 def _crowded(paths: Sequence[str]) -> set[str]:
-    """Directories with consoles of more than one run: there the directory's name is not enough."""
+    """Directories with files of more than one run: there the directory's name is not enough."""
     stems: dict[str, set[str]] = defaultdict(set)
     for path in paths:
         place = _place(path)
-        if not place.tracker:
+        if not place.tracker or place.stem:
             stems[place.directory].add(place.stem)
     return {directory for directory, found in stems.items() if len(found) > 1}
 
@@ -177,7 +193,7 @@ def _parts(path: str, crowded: set[str]) -> tuple[list[str], bool]:
     """All parts that a name may have, and whether the last is the file's own."""
     place = _place(path)
     directories = [part for part in place.directory.split("/") if part]
-    crowd = place.directory in crowded and not place.tracker
+    crowd = place.directory in crowded and (not place.tracker or bool(place.stem))
     file_tells = crowd or not any(says_something(directories, at) for at in range(len(directories)))
     if not file_tells:
         return directories, False

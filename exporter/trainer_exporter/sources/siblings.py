@@ -18,12 +18,17 @@ from trainer_exporter.sources.files import Files, Identity, IrregularError, Open
 from trainer_exporter.sources.rotation import Rotated, newer_than, rotated_of
 
 _TRIES: Final = 20  # a rotation renames many files one after the other; a listing in its midst can miss one
+_RACES: Final = 100  # looks in a row that may end so before what came between is given up
 
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
     identity: Identity
     mtime_ns: int
+
+
+class RenamingError(Exception):
+    """Files were renamed all the time while we looked; a later look will see more."""
 
 
 class _MovingError(Exception):
@@ -39,9 +44,10 @@ class Siblings:
         self._health = health
         self._line_bytes = line_bytes
         self._most = most
+        self._races = 0
 
     def renamed(self, left: Opened) -> Opened | None:
-        """The file that we had closed, opened under its new name."""
+        """The file that we had closed, opened under its new name. Raises RenamingError, as all of these."""
         found = self._steady(lambda look: look.renamed(left))
         return found[0] if found else None
 
@@ -62,6 +68,7 @@ class Siblings:
                 chosen = choose(look)
                 if self._identities() == {sibling: each.identity for sibling, each in look.seen.items()}:
                     self._count(look)
+                    self._races = 0
                     return chosen
             except (_MovingError, FileNotFoundError, IrregularError):
                 pass
@@ -72,6 +79,10 @@ class Siblings:
                 self._health.count("follow", "siblings", detail=str(error))
                 return []
             look.close()
+        self._races += 1
+        if self._races < _RACES:
+            raise RenamingError
+        self._races = 0
         self._health.count("follow", "rotation_race")
         return []
 
@@ -122,7 +133,10 @@ class _Look:
         if mine is None:
             return []
         again = self.renamed(left) if left.fd is None else []
-        return again + self._open_after(mine, self._written_since(left, {left.identity, fresh}))
+        newer = self._newer(mine, self._written_since(left, {left.identity}))
+        # Rotated away itself since it was opened: what came after it is found from it, at the next look.
+        rotated = next((at for at, each in enumerate(newer) if self.seen[each].identity == fresh), len(newer))
+        return again + self._open_all(newer[:rotated])
 
     def copies(self, cut: Opened, without: set[Identity]) -> list[Opened]:
         later = self._written_since(cut, without)
@@ -130,7 +144,7 @@ class _Look:
             copy = self._open(sibling)
             if copy.holds_place_of(cut):
                 copy.continue_from(cut)
-                return [copy, *self._open_after(sibling, later)]
+                return [copy, *self._open_all(self._newer(sibling, later))]
             copy.close()
         return []
 
@@ -146,9 +160,11 @@ class _Look:
         self.packed = sum(sibling.packed for sibling in since)
         return [sibling for sibling in since if not sibling.packed]
 
-    def _open_after(self, mine: Rotated, later: list[Rotated]) -> list[Opened]:
+    def _newer(self, mine: Rotated, later: list[Rotated]) -> list[Rotated]:
         final = self.seen[mine].mtime_ns
-        newer = newer_than(mine, [each for each in later if mine.may_precede(each, by_time=self.seen[each].mtime_ns > final)])
+        return newer_than(mine, [each for each in later if mine.may_precede(each, by_time=self.seen[each].mtime_ns > final)])
+
+    def _open_all(self, newer: list[Rotated]) -> list[Opened]:
         self.too_many = max(0, len(newer) - self._most)
         return [self._open(sibling) for sibling in newer[self.too_many :]]
 

@@ -17,12 +17,13 @@ from trainer_exporter.clock import Clock
 from trainer_exporter.health import Health
 
 _MAGIC: Final = re.compile(r"[*?\[]")
-# Below these no log of a run is looked for: weights, code, and what other readers than ours own.
+# Below these no log of a run is looked for: weights, code, and what trackers keep.
 _CLOSED: Final = re.compile(
     r"\..+|(?:checkpoint|ckpt|iter|global_step|step|epoch)[-_]?\d+|__pycache__|node_modules|site-packages"
     r"|wandb|mlruns|swanlog|huggingface_hub|tmp-checkpoint-\d+",
     re.IGNORECASE,
 )
+_CHECKPOINT: Final = re.compile(r"checkpoint-\d+")
 _FRESH_S: Final = 5.0  # a directory's time has a grain: a list made so soon after a change may miss the next one
 
 
@@ -80,6 +81,27 @@ class Walk:
         for name in listing.directories if depth > 0 else ():
             if not _CLOSED.fullmatch(name):
                 yield from self.below(_join(directory, name), depth - 1)
+
+    def kept_by_trackers(self, directory: str, depth: int | None = None) -> Iterator[str]:
+        """Paths in the closed directories below a directory at which trackers keep files; whether one is there is for the caller to see."""
+        depth = self._depth if depth is None else depth
+        listing = self._listing(directory)
+        for name in listing.directories if listing is not None and depth > 0 else ():
+            path = _join(directory, name)
+            if _CHECKPOINT.fullmatch(name):
+                yield f"{path}/trainer_state.json"  # not listed: it holds shards by the thousand
+            elif name == "wandb":
+                yield from (file for run in self._directories(path) for file in self._files(run, "run-*.wandb"))
+            elif name == "mlruns":
+                yield from (f"{run}/meta.yaml" for experiment in self._directories(path) for run in self._directories(experiment))
+            elif not _CLOSED.fullmatch(name):
+                yield from self.kept_by_trackers(path, depth - 1)
+
+    def _directories(self, directory: str) -> Iterator[str]:
+        listing = self._listing(directory)
+        for name in listing.directories if listing is not None else ():
+            if not name.startswith("."):
+                yield _join(directory, name)
 
     def glob(self, pattern: str) -> Iterator[str]:
         """Files that an absolute pattern matches; ``**`` stands for any directories but closed ones, ``*`` for no dot file."""

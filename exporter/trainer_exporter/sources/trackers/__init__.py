@@ -28,27 +28,20 @@ def registry() -> tuple[Tracker, ...]:
 
 
 def tracker_named(path: str) -> Tracker | None:
-    """The tracker that files of this name belong to, wherever they lie; the first of several that share the name."""
-    name = path.rpartition("/")[2]
-    return next((each for each in registry() if each.names.fullmatch(name)), None)
+    """The tracker that a file at this path belongs to, by the path alone; the first of several that share the name."""
+    return next((each for each in registry() if each.paths.search(path)), None)
 
 
-def tracker_for(path: str, *, on_request: bool) -> Tracker | None:
-    """The tracker whose file this is, its content looked at where the name is not enough; None: it is a log.
-
-    ``on_request``: the user named this very file, so that names count which anybody might give to anything.
-    """
-    name = path.rpartition("/")[2]
-    named = [each for each in registry() if each.names.fullmatch(name)]
-    if on_request and not named:
-        named = [each for each in registry() if each.on_request is not None and each.on_request.fullmatch(name)]
+def tracker_for(path: str) -> Tracker | None:
+    """The tracker whose file this is, its content looked at where the path is not enough; None: it is a log, or empty."""
+    named = [each for each in registry() if each.paths.search(path)]
+    named = named or [each for each in registry() if each.on_request is not None and each.on_request.search(path)]
     if len(named) == 1 and named[0].opens is None:
         return named[0]
     if named:
         return _opened(path, named)
-    lone = [each for each in registry() if each.lone is not None] if on_request else []
-    head = _head(path) if lone else b""
-    return next((each for each in lone if each.lone is not None and each.lone(head)), None)
+    head = _head(path)
+    return next((each for each in registry() if each.lone is not None and each.lone(head)), None)
 
 
 def _opened(path: str, named: Sequence[Tracker]) -> Tracker | None:

@@ -63,15 +63,16 @@ def _stat(path: str) -> os.stat_result:
 class Tracker:
     """One tracker. A module's constant TRACKER is found by walking this package.
 
-    ``names``: file names that are this tracker's wherever they stand; ``on_request``: further ones, followed only where a user names the
-    file itself. ``opens``: where names are shared with others, whether the first bytes are this tracker's; ``lone``: likewise for a file
-    whose name says nothing. ``source``: the path that stands for a file (a trainer's state lies in each of its checkpoints, and is one
-    source). ``written``: size and time of what that path stands for; raises OSError.
+    ``paths`` finds this tracker's files by where they lie and what they are called; ``on_request`` further ones that count only where a
+    user names the file itself. ``opens``: where names are shared with others, whether the first bytes are this tracker's; ``lone``:
+    likewise for a file whose name says nothing. ``source``: the path that stands for a file (a trainer's state lies in each of its
+    checkpoints, and is one source). ``written``: size and time of what that path stands for; raises OSError. ``below``: where its files
+    lie under a run's own directory; ``apart``: there they tell runs apart, because that is where programs are started, not where they save.
     """
 
     name: str
     summary: str
-    names: re.Pattern[str]
+    paths: re.Pattern[str]
     reader: Callable[[str], Reader]
     extra: str = ""  # the extra of the distribution that reads it; "" where none is needed
     on_request: re.Pattern[str] | None = None
@@ -79,4 +80,6 @@ class Tracker:
     lone: Callable[[bytes], bool] | None = None
     source: Callable[[str], str] = _own
     written: Callable[[str], os.stat_result] = _stat
+    below: re.Pattern[str] | None = None
+    apart: bool = False
     held_open: bool = False  # its writer keeps the file open for as long as it lives

@@ -90,7 +90,8 @@ def _reader(path: str) -> Rows:
 TRACKER: Final = Tracker(
     name="metrics_csv",
     summary="metrics.csv of PyTorch Lightning; by name also other tables with a step column",
-    names=re.compile(r"metrics\.csv"),
-    on_request=re.compile(r".+\.csv", re.IGNORECASE),
+    paths=re.compile(r"(?:^|/)metrics\.csv$"),
+    on_request=re.compile(r"\.csv$", re.IGNORECASE),
+    below=re.compile(r"/lightning_logs/version_\d+$"),
     reader=_reader,
 )

@@ -61,8 +61,8 @@ def _opens(head: bytes) -> bool:
 TRACKER: Final = Tracker(
     name="metrics_json",
     summary="metrics.json of a column a metric, as NeMo-RL writes it",
-    names=re.compile(r"metrics\.json"),
-    on_request=re.compile(r".*metrics.*\.json"),
+    paths=re.compile(r"(?:^|/)metrics\.json$"),
+    on_request=re.compile(r"metrics[^/]*\.json$"),
     opens=_opens,
     reader=Columns,
 )

@@ -189,10 +189,6 @@ def _reader(path: str) -> Reader:
     return Run(path) if path.endswith("/meta.yaml") else OneMetric(path)
 
 
-def _opens(path_head: bytes) -> bool:
-    return b"run_id:" in path_head or b"run_uuid:" in path_head
-
-
 def _is_metric(head: bytes) -> bool:
     return _FIRST_LINE.match(head) is not None
 
@@ -200,9 +196,10 @@ def _is_metric(head: bytes) -> bool:
 TRACKER: Final = Tracker(
     name="mlflow",
     summary="MLflow's file store (mlruns)",
-    names=re.compile(r"meta\.yaml"),
-    opens=_opens,
+    paths=re.compile(r"(?:^|/)[0-9a-f]{32}/(?:meta\.yaml|metrics/.+)$"),
     lone=_is_metric,
+    below=re.compile(r"/mlruns/\d+/[0-9a-f]{32}$"),
+    apart=True,
     reader=_reader,
     source=_source,
     written=_written,

@@ -63,8 +63,9 @@ def _opens(head: bytes) -> bool:
 TRACKER: Final = Tracker(
     name="scalars_json",
     summary="scalars.json of mmengine, metrics.json of Detectron2: JSON lines",
-    names=re.compile(r"scalars\.json|metrics\.json"),
-    on_request=re.compile(r".*(?:scalars|metrics)\.json"),
+    paths=re.compile(r"(?:^|/)(?:scalars|metrics)\.json$"),
+    on_request=re.compile(r"(?:scalars|metrics)[^/]*\.json$"),
     opens=_opens,
+    below=re.compile(r"/vis_data$"),
     reader=_reader,
 )

@@ -200,8 +200,12 @@ def _event_class() -> Callable[[], Any]:
 TRACKER: Final = Tracker(
     name="tensorboard",
     summary="TensorBoard event files, by the names of Hugging Face, Megatron, NeMo, Lightning, torchtitan and others",
-    names=re.compile(r"events\.out\.tfevents\..+"),
+    paths=re.compile(r"(?:^|/)events\.out\.tfevents\.[^/]+$"),
     reader=Events,
     extra="tensorboard",
+    below=re.compile(
+        r"/(?:runs(?:/[^\W\d]+\d\d_\d\d-\d\d-\d\d_[^/]+)?|lightning_logs/version_\d+|tb_logs|tensorboard|tb/[^/]+)"
+        r"(?:/(?:train|train_inner|valid\w*|val|eval\w*|test))?$"
+    ),
     held_open=True,
 )

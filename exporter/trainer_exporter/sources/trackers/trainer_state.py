@@ -99,8 +99,8 @@ def _written(path: str) -> os.stat_result:
 TRACKER: Final = Tracker(
     name="trainer_state",
     summary="trainer_state.json of the Hugging Face Trainer, the newest of a run's checkpoints",
-    names=re.compile(re.escape(_NAME)),
-    on_request=re.compile(r".*trainer_state.*\.json"),
+    paths=re.compile(r"(?:^|/)trainer_state\.json$"),
+    on_request=re.compile(r"trainer_state[^/]*\.json$"),
     reader=TrainerState,
     source=_source,
     written=_written,

@@ -285,7 +285,9 @@ def _reader(path: str) -> Reader:
 TRACKER: Final = Tracker(
     name="wandb",
     summary="local run directories of Weights & Biases (run-*.wandb), offline runs too",
-    names=re.compile(r"run-.+\.wandb|wandb-history\.jsonl"),
-    on_request=re.compile(r".+\.wandb|wandb-summary\.json"),
+    paths=re.compile(r"(?:^|/)run-[^/]+\.wandb$"),
+    on_request=re.compile(r"\.wandb$|wandb-history\.jsonl$|wandb-summary\.json$"),
     reader=_reader,
+    below=re.compile(r"/wandb/(?:offline-)?run-[^/]+$"),
+    apart=True,
 )
