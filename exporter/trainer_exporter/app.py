@@ -57,6 +57,7 @@ class App:
         self._stopping = threading.Event()
         self._scouting = threading.Event()  # set: look around now
         self._ready = threading.Event()
+        self._reloading = threading.Lock()
         self._arrivals = 0
         self._daemon = daemon.DaemonSnapshot(version(), platform.python_version())  # written by the tail alone
         self._reloaded = daemon.Reload(successful=True, wall=self._started_wall)  # written by whoever asks for a reload
@@ -116,8 +117,12 @@ class App:
         self._feeds.close()
         log.info("stopped")
 
-    def request_reload(self) -> bool:
+    def reload(self) -> bool:
         """Load the configuration again; False, and everything as before, when it cannot be used."""
+        with self._reloading:
+            return self._reload()
+
+    def _reload(self) -> bool:
         if self._load is None:
             return False
         try:
@@ -203,7 +208,7 @@ class App:
             ("GET", "/api/v1/runs"): lambda _: self._runs_document(),
         }
         if self._config.web.enable_lifecycle:
-            routes["POST", "/-/reload"] = lambda _: self._reload()
+            routes["POST", "/-/reload"] = lambda _: self._reload_response()
         return routes
 
     def _collectors(self) -> Sequence[tuple[str, SampleSource]]:
@@ -243,8 +248,8 @@ class App:
         document = status.document(self._store.snapshot(), self._clock.wall(), self._files)
         return Response(json.dumps(document, allow_nan=False).encode(), "application/json")
 
-    def _reload(self) -> Response:
-        if self.request_reload():
+    def _reload_response(self) -> Response:
+        if self.reload():
             return Response(b"reloaded\n")
         return Response(b"not reloaded: the exporter's log says why\n", status=HTTPStatus.INTERNAL_SERVER_ERROR)
 

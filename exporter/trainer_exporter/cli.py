@@ -7,9 +7,10 @@ import errno
 import json
 import logging
 import os
+import queue
+import resource
 import signal
 import sys
-import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -114,16 +115,24 @@ def _serve(options: argparse.Namespace) -> int:
     _log_to_stderr(options.log_level, options.log_format)
     _require_running(options.pids)
     app = App(_configuration(options), reload=lambda: _configuration(options))
-    stopping = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stopping.set())
-    signal.signal(signal.SIGHUP, lambda *_: app.request_reload())
+    # A handler only notes the signal: it may interrupt the work that an earlier one has asked for.
+    asked: queue.SimpleQueue[int] = queue.SimpleQueue()
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, lambda received, _: asked.put(received))
+    _allow_many_files()
     app.start()
     try:
-        stopping.wait()
+        while asked.get() == signal.SIGHUP:
+            app.reload()
     finally:
         app.stop()
     return 0
+
+
+def _allow_many_files() -> None:
+    """Up to the hard limit: thousands of logs may be open at once, and the soft limit is a convention of select()."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 65_536) if hard != resource.RLIM_INFINITY else 65_536, hard))
 
 
 def _require_running(pids: Sequence[int]) -> None:

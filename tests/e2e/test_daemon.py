@@ -170,12 +170,12 @@ def test_sigterm_ends_it_with_0_and_sighup_takes_over_new_sources(tmp_path: Path
     with Daemon(f"--config.file={config}", "--no-gpu", log=tmp_path / "log") as daemon:
         config.write_text(f"sources: [{{path: {tmp_path}/heron, labels: {{team: nlp}}}}]\n")
         daemon.process.send_signal(signal.SIGHUP)
-        eventually(lambda: daemon.value("trainer_step", run="heron") == 1, within_s=10, what="the new source")
+        eventually(lambda: daemon.value("trainer_step", run="heron") == 1, within_s=30, what="the new source")
         assert 'team="nlp"' in daemon.get("/metrics")
 
         config.write_text("sources: 3\n")
         daemon.process.send_signal(signal.SIGHUP)
-        eventually(lambda: daemon.value("trainer_exporter_config_last_reload_successful") == 0, within_s=10, what="the refusal")
+        eventually(lambda: daemon.value("trainer_exporter_config_last_reload_successful") == 0, within_s=30, what="the refusal")
         assert daemon.value("trainer_step", run="heron") == 1
 
         assert daemon.stop() == 0
