@@ -4,7 +4,7 @@
     step 250: train loss 3.4512, val loss 3.4623
 
 Odd: ``iter`` lines are training, of one rank and its last micro-batch; ``step`` lines are an evaluation of both splits. ``mfu`` is -100.00%
-for the first five lines, and always relative to an A100, so its FLOPs are known exactly. Every rank prints the first line.
+for the first five lines, and always relative to an A100, so what is published are the FLOPs that it stands for. Every rank prints the first line.
 """
 
 from __future__ import annotations
@@ -66,7 +66,6 @@ class Nanogpt:
         if told.get("ms") and (milliseconds := number(told["ms"])) is not None:
             fields["step_duration_seconds"] = milliseconds / 1e3
         if told.get("mfu") and (percent := number(told["mfu"])) is not None and percent >= 0.0:
-            fields["mfu_ratio"] = percent / 100.0
             fields["tflops_per_gpu"] = percent / 100.0 * _A100_TFLOPS
         return Record(line.number, fields, stamp=line.stamp)
 
