@@ -15,7 +15,7 @@ _HOMES: Final = frozenset({"home", "users"})  # what stands right below is a per
 
 _SAYS_NOTHING: Final = re.compile(
     r"""\.?|/|logs?|outputs?|results?|sft|lora|train|checkpoints?|saves?|runs?|\d+
-    |tmp|home|root|mnt|data|scratch|var|users|workspace
+    |tmp|home|root|proc|mnt|data|scratch|var|users|workspace
     |attempt_\d+|version_\d+|none_\w+|lightning_logs|tb_logs|tensorboard""",
     re.VERBOSE | re.IGNORECASE,
 )

@@ -207,3 +207,9 @@ def test_of_two_directories_that_end_alike_none_is_guessed() -> None:
 )
 def test_a_name_from_outside_is_made_printable_and_bounded(text: str, name: str) -> None:
     assert sanitise(text) == name
+
+
+def test_a_path_through_proc_does_not_put_a_pid_into_a_name() -> None:
+    path = "/proc/4711/root/workspace/console.log"
+
+    assert run_names([path], {})[path].run == "console"

@@ -22,7 +22,7 @@ from trainer_exporter.clock import Clock
 
 CHAIN: Final = 3  # processes behind a pipe, one behind the other
 MOST_FILES: Final = 16  # of one process behind a pipe: of more nobody can tell which are this trainer's
-SLURM_EVERY_S: Final = 10.0
+SLURM_EVERY_S: Final = 30.0
 STREAMS: Final = (("1", "standard output"), ("2", "standard error"))
 
 # What they write are their own logs, or those of others too: behind them another way leads to the file.

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from trainer_exporter.attribution.proc import Open, Proc
 from trainer_exporter.clock import Clock
 
-RETRY_S: Final = 30.0  # a search goes through the descriptors of every process of a user
-KNOWN: Final = 1000
+RETRY_S: Final = 30.0  # for a pipe that nobody was seen to read
+PAUSE_S: Final = 5.0
+SHARE: Final = 0.01  # of the time may go into searches: each goes through the descriptors of every process
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,44 +23,43 @@ class _End:
 
 
 class Pipes:
-    """Finds readers; searches again only for pipes that it has not looked for lately."""
+    """Finds readers. A reader that was found costs one look; a search serves all pipes, and is not repeated soon."""
 
     def __init__(self, proc: Proc, clock: Clock) -> None:
         self._proc = proc
         self._clock = clock
-        self._readers: dict[str, _End] = {}
+        self._ends: Mapping[str, Sequence[_End]] = {}
+        self._next_mono = clock.mono()
         self._missed: dict[str, float] = {}
 
     def reader(self, pipe: str, *, writer: int) -> int | None:
         """The process that reads a pipe, of the writer's user or of root; None where there is none to be found."""
-        known = self._readers.get(pipe)
-        if known is not None and self._proc.pipe(known.pid, known.descriptor) == pipe:
-            return known.pid
+        found = self._reader(pipe, writer)
         now = self._clock.mono()
-        if now - self._missed.get(pipe, -RETRY_S) < RETRY_S:
-            return None
-        self._tidy(now)
-        found = self._search(pipe, writer)
-        if found is None:
-            self._missed[pipe] = now
-            return None
-        self._readers[pipe] = found
-        return found.pid
+        if found is not None or now < self._next_mono or now - self._missed.get(pipe, -RETRY_S) < RETRY_S:
+            return found
+        self._search()
+        self._missed = {missed: at for missed, at in self._missed.items() if now - at < RETRY_S} | {pipe: now}
+        return self._reader(pipe, writer)
 
-    def _search(self, pipe: str, writer: int) -> _End | None:
+    def _reader(self, pipe: str, writer: int) -> int | None:
         users = {0, self._proc.uid(writer)}
-        for pid in self._proc.pids():
-            if pid == writer or self._proc.uid(pid) not in users:
-                continue
-            for descriptor in self._proc.descriptors(pid):
-                if self._proc.pipe(pid, descriptor) == pipe and _reads(self._proc.flags(pid, descriptor)):
-                    return _End(pid, descriptor)
+        for end in self._ends.get(pipe, ()):
+            if end.pid != writer and self._proc.pipe(end.pid, end.descriptor) == pipe and self._proc.uid(end.pid) in users:
+                return end.pid
         return None
 
-    def _tidy(self, now: float) -> None:
-        self._missed = {pipe: at for pipe, at in self._missed.items() if now - at < RETRY_S}
-        if len(self._readers) > KNOWN:
-            self._readers.clear()
+    def _search(self) -> None:
+        """Note the ends of all pipes that are read from."""
+        began = self._clock.mono()
+        ends: dict[str, list[_End]] = defaultdict(list)
+        for pid in self._proc.pids():
+            for descriptor, pipe in self._proc.pipes(pid):
+                if _reads(self._proc.flags(pid, descriptor)):
+                    ends[pipe].append(_End(pid, descriptor))
+        self._ends = ends
+        ended = self._clock.mono()
+        self._next_mono = ended + max(PAUSE_S, (ended - began) / SHARE)
 
 
 def written(proc: Proc, pid: int) -> Sequence[Open]:

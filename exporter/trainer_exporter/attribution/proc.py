@@ -76,17 +76,23 @@ class Proc:
     def link(self, pid: int | str, name: str) -> str:
         """Where a link below /proc/PID points to; "" where there is none."""
         try:
-            return str((self.root / str(pid) / name).readlink())
+            return os.readlink(f"{self.root}/{pid}/{name}")  # noqa: PTH115 - asked for each descriptor of a node
         except OSError:
             return ""
 
     def text(self, *names: str | int) -> str:
         """A file below /proc, its beginning."""
         try:
-            with self.root.joinpath(*map(str, names)).open("rb") as file:
+            with open("/".join((str(self.root), *map(str, names))), "rb") as file:  # noqa: PTH123 - as above
                 return file.read(READ_BYTES).decode(errors="replace")
         except OSError:
             return ""
+
+    def pipes(self, pid: int) -> Iterator[tuple[str, str]]:
+        """(descriptor, number) of each pipe that a process has open."""
+        for descriptor in self.descriptors(pid):
+            if number := self.pipe(pid, descriptor):
+                yield descriptor, number
 
     def pipe(self, pid: int, descriptor: str) -> str:
         """The number of the pipe behind a descriptor; "" where something else is."""

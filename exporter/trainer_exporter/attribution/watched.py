@@ -117,18 +117,19 @@ class Watched:
 
     def _search(self, wanted: Wanted) -> Iterator[int]:
         """Our own process is never one of them: it would read what it says of what it reads."""
-        children: dict[int, list[int]] = defaultdict(list)
         pids = self._proc.pids()
+        if wanted.pids:
+            yield from self._with_all_below([pid for pid in wanted.pids if self._is_the_same(pid)], pids)
+        if wanted.cgroups:
+            yield from (pid for pid in pids if pid != os.getpid() and self._is_in(pid, wanted.cgroups))
+
+    def _with_all_below(self, roots: Sequence[int], pids: Sequence[int]) -> Iterator[int]:
+        children: dict[int, list[int]] = defaultdict(list)
         for pid in pids:
             seen = self._proc.stat(pid)
             if seen is not None and not seen.is_dead:
                 children[seen.parent].append(pid)
-        yield from self._with_all_below([pid for pid in wanted.pids if self._is_the_same(pid)], children)
-        if wanted.cgroups:
-            yield from (pid for pid in pids if pid != os.getpid() and self._is_in(pid, wanted.cgroups))
-
-    def _with_all_below(self, pids: Sequence[int], children: Mapping[int, Sequence[int]]) -> Iterator[int]:
-        waiting = list(pids)
+        waiting = list(roots)
         while waiting:
             pid = waiting.pop(0)
             if pid != os.getpid():
