@@ -3,8 +3,9 @@
     iter 250: loss 3.4871, time 281.33ms, mfu 41.22%
     step 250: train loss 3.4512, val loss 3.4623
 
-Odd: ``iter`` lines are training, of one rank and its last micro-batch; ``step`` lines are an evaluation of both splits. ``mfu`` is -100.00%
-for the first five lines, and always relative to an A100, so what is published are the FLOPs that it stands for. Every rank prints the first line.
+Odd: ``iter`` lines are training, of one rank and its last micro-batch; ``step`` lines are an evaluation of both splits. ``mfu`` is
+-100.00% for the first five lines, and always relative to an A100, so what is published are the FLOPs that it stands for. Every rank
+prints the first line.
 """
 
 from __future__ import annotations
