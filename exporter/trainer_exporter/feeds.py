@@ -1,171 +1,21 @@
-"""Followed files on their way into the store: follower -> intake -> moments -> run. Part of the composition; one thread calls it all.
-
-One file belongs to one run. When it turns out later that it belongs to another (its console names the output directory of a run that is
-already known), the file is read again from its beginning into that run: nothing has to be taken back from a fold.
-"""
+"""All followed files of this node. Part of the composition; one thread calls it all."""
 
 from __future__ import annotations
 
-import logging
-import os
-import stat
 from collections import Counter
-from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence, Set
+from dataclasses import replace
 
-from trainer_exporter.clock import Clock
+from trainer_exporter.feed import Assignment, Feed, Tools
 from trainer_exporter.formats import Format
-from trainer_exporter.health import Health
-from trainer_exporter.intake import Intake
-from trainer_exporter.model import Change, Chunk, FileStatus, Incident, Malformed, Record, Stamp
-from trainer_exporter.private import SLOW
-from trainer_exporter.runs.store import Store
-from trainer_exporter.runs.timeline import Moment, Timeline
-from trainer_exporter.sources.follow import Follower, Limits
+from trainer_exporter.logfeed import LogFeed
+from trainer_exporter.model import FileStatus
+from trainer_exporter.sources.trackers import tracker_for, tracker_named
+from trainer_exporter.trackerfeed import TrackerFeed
 
-log = logging.getLogger(__name__)
+__all__ = ["Assignment", "Feeds", "Tools"]
 
-TAIL_BYTES = 64 << 10
-
-
-@dataclass(frozen=True, slots=True)
-class Assignment:
-    """Which run a file belongs to, and what the configuration or a process knows about that run."""
-
-    path: str
-    run: str
-    present_at_start: bool
-    labels: Mapping[str, str]
-    facts: Mapping[str, str]
-    format: str = ""  # the only one it can be of; "": its content tells
-    why: str = ""  # the file is followed, in words
-    run_origin: str = ""  # where the run's name comes from, in words
-
-
-@dataclass(frozen=True, slots=True)
-class Tools:
-    """What every feed needs."""
-
-    store: Store
-    formats: Sequence[Format]
-    clock: Clock
-    health: Health
-    limits: Limits
-
-    def intake(self, assignment: Assignment) -> Intake:
-        """A reader for one file."""
-        pinned = [one for one in self.formats if one.name == assignment.format]
-        return Intake(pinned or self.formats)
-
-
-class Feed:
-    """One followed file and its run."""
-
-    def __init__(self, assignment: Assignment, tools: Tools) -> None:
-        self.assignment = assignment
-        self._tools = tools
-        self._lines: Counter[str] = Counter()
-        self._read_before = 0
-        self._begin(present_at_start=assignment.present_at_start)
-        tools.store.describe(assignment.run, labels=assignment.labels or None, facts=assignment.facts)
-
-    def _begin(self, *, present_at_start: bool) -> None:
-        tools, path = self._tools, self.assignment.path
-        self.follower = Follower(path, tools.clock, tools.health, present_at_start=present_at_start, limits=tools.limits)
-        self._intake = tools.intake(self.assignment)
-        self._settled = not present_at_start
-        last = _last_stamp(self.assignment, tools) if present_at_start else _LastStamp(0.0)
-        self._mtime = last.mtime
-        self._timeline = Timeline(last_stamp=last.stamp, mtime=last.mtime, is_latest=last.is_latest)
-
-    @property
-    def caught_up(self) -> bool:
-        """Whether the past of the file has been read."""
-        return self._settled
-
-    @property
-    def is_gone(self) -> bool:
-        """Whether there is no file at the path any more."""
-        return self._settled and self.follower.inode == 0
-
-    @property
-    def lines(self) -> Mapping[str, int]:
-        """Lines by what became of them, over all that was read."""
-        return self._lines + Counter(self._intake.counts)
-
-    @property
-    def read_bytes(self) -> int:
-        """Bytes read over all, second readings included."""
-        return self._read_before + self.follower.read_bytes_total
-
-    def poll(self) -> bool:
-        """Look at the file once and fold what is new; True when there is more to read at once."""
-        polled = self.follower.poll()
-        for item in polled.items:
-            if isinstance(item, Chunk):
-                self._fold(self._intake.feed(item), item)
-            elif item is not Change.APPEARED:
-                self._renew()
-        if not self._settled and polled.caught_up and not polled.more:
-            self._settled = True
-            self._tools.store.caught_up(self.assignment.run, self.assignment.path, mtime=self._mtime, lines=self.follower.lines)
-        return polled.more
-
-    def reassign(self, assignment: Assignment, tools: Tools | None = None) -> None:
-        """Read the file again: into another run, or with other formats."""
-        self._tools = tools or self._tools
-        self._lines += Counter(self._intake.counts)
-        self._read_before += self.follower.read_bytes_total
-        self.follower.close()
-        self.assignment = assignment
-        self._begin(present_at_start=True)
-        self._tools.store.describe(assignment.run, labels=assignment.labels or None, facts=assignment.facts)
-
-    def status(self) -> FileStatus:
-        """For the status page."""
-        follower = self.follower
-        return FileStatus(
-            path=self.assignment.path,
-            run=self.assignment.run,
-            format=self._intake.format,
-            size_bytes=follower.size,
-            lag_bytes=follower.lag_bytes,
-            lines=follower.lines,
-            last_written_wall=follower.last_mtime,
-            last_unrecognised=self._intake.last_unrecognised,
-            error=follower.error,
-            why=self.assignment.why,
-            run_origin=self.assignment.run_origin,
-        )
-
-    def _renew(self) -> None:
-        """Other content stands at the path: its lines are news, and may be another program's."""
-        self._fold(self._intake.flush(), None)
-        self._lines += Counter(self._intake.counts)
-        self._intake = self._tools.intake(self.assignment)
-
-    def _fold(self, events: Sequence[Record | Malformed | Incident], chunk: Chunk | None) -> None:
-        read_wall = chunk.read_wall if chunk is not None else self._tools.clock.wall()
-        live = chunk.live if chunk is not None else True
-        for event in events:
-            if isinstance(event, Malformed) and event.reason == SLOW:
-                self._report_slow(event)
-        placed = [(event, self._moment(event, read_wall, live)) for event in events if not isinstance(event, Malformed)]
-        if placed:
-            run, path = self.assignment.run, self.assignment.path
-            self._tools.store.fold(run, placed, source=path, format_name=self._intake.format)
-
-    def _report_slow(self, event: Malformed) -> None:
-        where = (
-            f"the format {event.format} is switched off for {self.assignment.path}: its pattern took too long, last on line {event.line}"
-        )
-        self._tools.health.count("format", SLOW, detail=where)
-        log.warning("%s", where)
-
-    def _moment(self, event: Record | Incident, read_wall: float, live: bool) -> Moment:
-        if isinstance(event, Record):
-            return self._timeline.of_record(event, read_wall=read_wall, live=live)
-        return self._timeline.moment(event.stamp, read_wall=read_wall, live=live)
+UNDECIDED_S = 30.0
 
 
 class Feeds:
@@ -174,6 +24,7 @@ class Feeds:
     def __init__(self, tools: Tools) -> None:
         self._tools = tools
         self._feeds: dict[str, Feed] = {}
+        self._undecided: dict[str, float] = {}  # by path: when it is looked at again whether this is a tracker's file
         self._lines_of_gone: Counter[str] = Counter()
         self._bytes_of_gone = 0
 
@@ -183,11 +34,12 @@ class Feeds:
     def assign(self, assignments: Sequence[Assignment]) -> None:
         """Follow new files, re-read those whose run has changed; files that are no longer named stay until they have gone."""
         self._let_go({assignment.path for assignment in assignments})
+        self._add([assignment for assignment in assignments if assignment.path not in self._feeds])
         for assignment in assignments:
             feed = self._feeds.get(assignment.path)
             if feed is None:
-                self._feeds[assignment.path] = Feed(assignment, self._tools)
-            elif feed.assignment.run == assignment.run and feed.assignment.format != assignment.format:
+                continue
+            if feed.assignment.run == assignment.run and feed.assignment.format != assignment.format:
                 self._read_again({assignment.run}, {assignment.path: assignment})
             elif feed.assignment.run != assignment.run:
                 left = feed.assignment.run
@@ -196,6 +48,30 @@ class Feeds:
                     self._tools.store.forget(left)
             else:
                 feed.assignment = assignment
+
+    def _add(self, assignments: Sequence[Assignment]) -> None:
+        """Logs first, because they tell of starts; then trackers' files in the order in which they were written."""
+        fresh = [feed for assignment in assignments if (feed := self._feed(assignment)) is not None]
+        trackers = [feed for feed in fresh if isinstance(feed, TrackerFeed)]
+        logs = [feed for feed in fresh if not isinstance(feed, TrackerFeed)]
+        for feed in (*logs, *sorted(trackers, key=lambda feed: feed.written_wall)):
+            self._feeds[feed.assignment.path] = feed
+
+    def _feed(self, assignment: Assignment) -> Feed | None:
+        """None for a file that has a tracker's name and is none of its files, or none yet."""
+        path, now = assignment.path, self._tools.clock.mono()
+        if assignment.format:
+            return LogFeed(assignment, self._tools)
+        if now < self._undecided.get(path, now):
+            return None
+        tracker = tracker_for(path)
+        if tracker is not None:
+            self._undecided.pop(path, None)
+            return TrackerFeed(assignment, self._tools, tracker)
+        if tracker_named(path) is None:
+            return LogFeed(assignment, self._tools)
+        self._undecided[path] = now + UNDECIDED_S
+        return None
 
     def use(self, formats: Sequence[Format]) -> None:
         """Read with these formats from now on; where they are others than before, everything is read again."""
@@ -216,15 +92,28 @@ class Feeds:
             feed = self._feeds.pop(path)
             self._lines_of_gone.update(feed.lines)
             self._bytes_of_gone += feed.read_bytes
-            feed.follower.close()
+            feed.close()
+        for path in self._undecided.keys() - wanted:
+            del self._undecided[path]
 
     def poll(self) -> bool:
         """Look at every file once; True when one of them has more to read at once."""
         more = False
-        for feed in self._feeds.values():
+        for feed in self._in_turn():
             with self._tools.health.guard("tail"):
                 more = feed.poll() or more
         return more
+
+    def _in_turn(self) -> Iterable[Feed]:
+        """All, but of the files that are one source only the first whose past has not been read: it is told in order."""
+        behind: set[tuple[str, str]] = set()
+        for feed in self._feeds.values():
+            if not isinstance(feed, TrackerFeed):
+                yield feed
+            elif feed.series not in behind:
+                yield feed
+                if not feed.caught_up:
+                    behind.add(feed.series)
 
     @property
     def caught_up(self) -> bool:
@@ -241,38 +130,9 @@ class Feeds:
         for feed in self._feeds.values():
             lines.update(feed.lines)
         read = self._bytes_of_gone + sum(feed.read_bytes for feed in self._feeds.values())
-        return lines, read, sum(feed.follower.lag_bytes for feed in self._feeds.values())
+        return lines, read, sum(feed.lag_bytes for feed in self._feeds.values())
 
     def close(self) -> None:
         """Give up all descriptors."""
         for feed in self._feeds.values():
-            feed.follower.close()
-
-
-@dataclass(frozen=True, slots=True)
-class _LastStamp:
-    """When a file was written last, the last time that stands in it, and whether nothing without one follows it."""
-
-    mtime: float
-    stamp: Stamp | None = None
-    is_latest: bool = True
-
-
-def _last_stamp(assignment: Assignment, tools: Tools) -> _LastStamp:
-    """Of a file as it is now; one that cannot be read was written now."""
-    try:
-        # A pipe that is called a log would block an ordinary open for ever.
-        with open(assignment.path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK | os.O_NOCTTY)) as file:
-            seen = os.fstat(file.fileno())
-            if not stat.S_ISREG(seen.st_mode):
-                return _LastStamp(tools.clock.wall())
-            file.seek(max(0, seen.st_size - TAIL_BYTES))
-            tail = file.read(TAIL_BYTES)
-    except OSError:
-        return _LastStamp(tools.clock.wall())  # the follower counts it
-    intake = tools.intake(assignment)
-    events = [*intake.feed(Chunk(tail, 1, seen.st_mtime, live=False)), *intake.flush()]
-    stamps = [event.stamp for event in events if not isinstance(event, Malformed)]
-    known = [stamp for stamp in stamps if stamp is not None]
-    mtime = min(seen.st_mtime, tools.clock.wall())
-    return _LastStamp(mtime, known[-1], is_latest=stamps[-1] is not None) if known else _LastStamp(mtime)
+            feed.close()
