@@ -24,12 +24,10 @@ from trainer_exporter.runs.store import Store
 from trainer_exporter.sources.discovery import Discovery, DiscoveryLimits, Found, Spec
 from trainer_exporter.sources.holders import Held, Holders, Process
 from trainer_exporter.sources.mounts import is_shared
-from trainer_exporter.sources.naming import Named, run_names, tracker_of
+from trainer_exporter.sources.naming import Named, is_of_output, is_reopened, run_directory, run_names, tracker_of
 from trainer_exporter.sources.walk import has_magic
 
 REMEMBERED_S = 3600.0
-# Written by opening, appending and closing for each record: that nobody holds it open says nothing about its writer.
-REOPENED = ("trainer_log.jsonl", "running_log.txt")
 
 
 @dataclass(slots=True)
@@ -180,10 +178,12 @@ class Scout:
             return True
         if found.identity in held.by:
             return True
-        directory = os.path.dirname(found.path)  # noqa: PTH120 - text only
-        if found.spec.why and Path(found.path).name in REOPENED:
+        if not (is_reopened(found.path) or is_of_output(found.path)):
+            return False
+        if found.spec.why:
             return self._watched.is_of_first_rank(self._led_by(found))
-        return Path(found.path).name in REOPENED and any(os.path.dirname(path) == directory for path in self._named)  # noqa: PTH120
+        directory = run_directory(found.path)
+        return any(run_directory(path) == directory for path in self._named)
 
     def _forget_the_gone(self, followed: Sequence[Found]) -> None:
         """What is known of a path outlives its file for a while: in the middle of a rotation nothing stands there."""
@@ -225,7 +225,7 @@ class Scout:
             return True
         if any(self._writers[each.path].processes or each.spec.why for each in files):
             return False  # they were seen, and none of them holds it any more
-        consoles = [each for each in files if Path(each.path).name not in REOPENED]
+        consoles = [each for each in files if not is_reopened(each.path)]
         return False if consoles and held.complete else None
 
     # -- names
@@ -244,12 +244,12 @@ class Scout:
 
     def _join(self, followed: Sequence[Found]) -> None:
         """A console whose trainer saves into the directory of another run's own files is that run's (design, decision 7)."""
-        trackers = {os.path.dirname(each.path): each.path for each in followed if Path(each.path).name in REOPENED}  # noqa: PTH120
+        trackers = {run_directory(each.path): each.path for each in followed if is_of_output(each.path) and not each.spec.run}
         for each in followed:
-            if Path(each.path).name in REOPENED or each.path in self._joined or each.spec.run:
+            if is_of_output(each.path) or each.path in self._joined or each.spec.run:
                 continue
             output_dir = self._store.facts(self._run(each)).get("output_dir", "")
-            directory = os.path.dirname(each.path)  # noqa: PTH120
+            directory = run_directory(each.path)
             if not output_dir or directory in trackers:
                 continue
             tracker = tracker_of(output_dir, tuple(trackers), console_directory=directory, cwd=self._cwd(each.path))
@@ -299,14 +299,14 @@ class Scout:
         """The output directory that a run names; else that of its own files; else where its log lies, if no other run's does."""
         runs_in: dict[str, set[str]] = defaultdict(set)
         for assignment in assignments:
-            runs_in[str(Path(assignment.path).parent)].add(assignment.run)
+            runs_in[run_directory(assignment.path)].add(assignment.run)
         saves: dict[str, set[str]] = defaultdict(set)
         for assignment in assignments:
-            directory = str(Path(assignment.path).parent)
+            directory = run_directory(assignment.path)
             output_dir = self._resolved(self._store.facts(assignment.run).get("output_dir", ""), assignment.path)
             if output_dir:
                 saves[assignment.run].add(output_dir)
-            elif Path(assignment.path).name in REOPENED or runs_in[directory] == {assignment.run}:
+            elif is_of_output(assignment.path) or runs_in[directory] == {assignment.run}:
                 saves[assignment.run].add(directory)
         return {run: tuple(sorted(places)) for run, places in saves.items()}
 
