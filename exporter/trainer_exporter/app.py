@@ -43,6 +43,7 @@ POLL_S = 1.0  # a stat of every file each second decides; the waker only makes i
 SCOUT_S = 5.0
 SCOUT_PAUSE_S = 1.0  # new files come in crowds (a checkpoint of hundreds): one look serves them all
 SAVES_S = 1.0
+JOIN_S = 10.0  # a thread that waits for a dead file server cannot be ended, and must not keep the others
 
 
 class App:
@@ -90,6 +91,11 @@ class App:
         ]
 
     @property
+    def is_alive(self) -> bool:
+        """Whether all of its threads still run; one that waits for a dead file server does."""
+        return all(thread.is_alive() for thread in self._threads)
+
+    @property
     def port(self) -> int:
         """The port that is served."""
         return self._server.port
@@ -109,7 +115,9 @@ class App:
         self._scouting.set()
         self._waker.wake()
         for thread in reversed(self._threads):
-            thread.join()
+            thread.join(JOIN_S)
+            if thread.is_alive():
+                log.warning("%s is left behind: it waits for a file system or for /proc", thread.name)
         if self._poller is not None:
             self._poller.stop()
         self._server.stop()

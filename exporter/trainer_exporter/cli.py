@@ -7,9 +7,6 @@ import errno
 import json
 import logging
 import os
-import queue
-import resource
-import signal
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -110,29 +107,12 @@ def _add_backtest(backtest: argparse.ArgumentParser) -> None:
 
 
 def _serve(options: argparse.Namespace) -> int:
-    from trainer_exporter.app import App
+    from trainer_exporter import service
 
     _log_to_stderr(options.log_level, options.log_format)
     _require_running(options.pids)
-    app = App(_configuration(options), reload=lambda: _configuration(options))
-    # A handler only notes the signal: it may interrupt the work that an earlier one has asked for.
-    asked: queue.SimpleQueue[int] = queue.SimpleQueue()
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, lambda received, _: asked.put(received))
-    _allow_many_files()
-    app.start()
-    try:
-        while asked.get() == signal.SIGHUP:
-            app.reload()
-    finally:
-        app.stop()
+    service.run(_configuration(options), reload=lambda: _configuration(options))
     return 0
-
-
-def _allow_many_files() -> None:
-    """Up to the hard limit: thousands of logs may be open at once, and the soft limit is a convention of select()."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 65_536) if hard != resource.RLIM_INFINITY else 65_536, hard))
 
 
 def _require_running(pids: Sequence[int]) -> None:

@@ -13,7 +13,7 @@ SOURCES = Path(__file__).parents[2] / "exporter" / PACKAGE
 
 FOR_ALL = {"model", "errors", "clock", "health", "names", "version"}
 # Modules that plug the boxes together; everything else sees its own box and what is for all.
-COMPOSITION = {"app", "backtest", "cli", "feed", "feeds", "logfeed", "trackerfeed", "scout", "saves", "workloads", "catalogue", "replay", "__main__"}
+COMPOSITION = {"app", "backtest", "cli", "feed", "feeds", "logfeed", "trackerfeed", "scout", "saves", "service", "workloads", "catalogue", "replay", "__main__"}
 # Boxes that another box is built on.
 ALLOWED = {
     "config_model": {"config_section", "gpu"},  # a configured card is one whose peak is known
