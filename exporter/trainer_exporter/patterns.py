@@ -126,7 +126,7 @@ class _Judge:
                 least, most, body = value[0], value[1], _nodes(value[2])
                 if in_loop and least != most:
                     self._refuse_both(self._unclear(body, rest, then), "one repeat inside another")
-                if most > 1 and all(_can_be_empty(*node) for node in body):
+                if (most > 1 or (in_loop and least != most)) and _can_all_be_empty(body):
                     raise PatternError(
                         "a repeat of something that may be nothing", r"a repeat of at least one character: (?:\w+ )* instead of (?:\w* ?)*"
                     )
@@ -137,6 +137,8 @@ class _Judge:
                 for one, other in combinations(value[1], 2) if in_loop else ():
                     both = self._first(_nodes(one), then) & self._first(_nodes(other), then)
                     self._refuse_both(both, "alternatives inside a repeat")
+                if in_loop and sum(_can_all_be_empty(_nodes(one)) for one in value[1]) > 1:
+                    raise PatternError("alternatives inside a repeat of which several may be nothing", "one of them at most")
                 for one in value[1]:
                     self._refuse(_nodes(one), follow=then, in_loop=in_loop)
             else:
@@ -194,7 +196,7 @@ class _Judge:
                 shapes = [_Shape() for _ in value[1]]
                 for one, own in zip(value[1], shapes, strict=True):
                     self._measure(_nodes(one), then, own)
-                shape.join(max(shapes, key=lambda one: (len(one.gaps), one.factor)))
+                shape.join(shapes)
             else:
                 self._measure(_inside(kind, value), then, shape)
 
@@ -202,12 +204,12 @@ class _Judge:
         least, most, body = value[0], value[1], _nodes(value[2])
         if most > _FEW:
             shape.add_gap(then.text) if unclear else shape.add_scan(can_fail=then.can_fail)
-        elif least != most and unclear:
+        elif least != most and (unclear or _can_all_be_empty(body)):
             shape.factor *= most - least + 1
         if most == 1:
             self._measure(body, then, shape)
         elif any(kind in _REPEATS for kind, _ in _all(body)):
-            shape.add_scan(can_fail=then.can_fail)
+            shape.add_scan(can_fail=then.can_fail or least > 0)
 
     # -- sets
 
@@ -271,11 +273,12 @@ class _Shape:
         self.scans = self.scans or can_fail
         self.scans_after = self.scans_after or can_fail
 
-    def join(self, other: _Shape) -> None:
-        self.gaps += other.gaps
-        self.scans = self.scans or other.scans
-        self.scans_after = other.scans_after or (self.scans_after and not other.gaps)
-        self.factor *= other.factor
+    def join(self, others: Sequence[_Shape]) -> None:
+        """Go on with alternatives: the worst of each of them."""
+        self.gaps += max(others, key=lambda one: len(one.gaps)).gaps
+        self.factor *= max(one.factor for one in others)
+        self.scans = self.scans or any(one.scans for one in others)
+        self.scans_after = self.scans_after or any(one.scans_after for one in others)
 
 
 def _choices(texts: Sequence[str], length: int) -> float:
@@ -317,12 +320,16 @@ def _scoped_case(nodes: Nodes) -> bool:
 
 def _can_be_empty(kind: Any, value: Any) -> bool:
     if kind in _REPEATS:
-        return value[0] == 0 or all(_can_be_empty(*node) for node in _nodes(value[2]))
+        return value[0] == 0 or _can_all_be_empty(_nodes(value[2]))
     if kind is op.BRANCH:
-        return any(all(_can_be_empty(*node) for node in _nodes(one)) for one in value[1])
+        return any(_can_all_be_empty(_nodes(one)) for one in value[1])
     if kind is op.SUBPATTERN or kind is _ATOMIC:
-        return all(_can_be_empty(*node) for node in _inside(kind, value))
+        return _can_all_be_empty(_inside(kind, value))
     return kind is op.AT or kind in _ASSERTIONS or kind in _REFERENCES
+
+
+def _can_all_be_empty(nodes: Nodes) -> bool:
+    return all(_can_be_empty(kind, value) for kind, value in nodes)
 
 
 def _leading(nodes: Nodes) -> str:

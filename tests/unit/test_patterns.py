@@ -41,6 +41,8 @@ REFUSED = {
     "alternatives_that_overlap": (r"(?:a|b|ab)*loss", "alternatives inside a repeat that can both take 'a'"),
     "alternatives_of_classes": (r"(?:\dx|\w)+loss", "alternatives inside a repeat"),
     "repeat_of_nothing": (r"(?:\s*)*loss", "a repeat of something that may be nothing"),
+    "option_of_nothing": (r"loss: (?:a{2}(?:\s*|x)?)+", "a repeat of something that may be nothing"),
+    "alternatives_of_nothing": (r"loss: (?:a(?:\s*|x*))+", "alternatives inside a repeat"),
     "counted_repeat": (r"(?:a?){30}loss", "a repeat of something that may be nothing"),
     "nested_deep": (r"x(?:(?:\d+,)+\d+)*loss", "one repeat inside another"),
     "gaps_that_multiply": (r"(.*)(.*)(.*)(.*)loss", "gaps such as .*"),
