@@ -26,31 +26,65 @@ _ANSI: Final = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\
 _TIME: Final = r"\d{4}-\d\d-\d\d[ T_]\d\d:\d\d:\d\d(?:[.,]\d+)?"
 _ZONE: Final = r" ?(?:Z|[+-]\d\d:?\d\d)(?![\d:])"
 _LEVEL: Final = r"(?:TRACE|DEBUG|INFO|NOTICE|SUCCESS|WARN|WARNING|ERROR|CRITICAL|FATAL)"
+_PADDED: Final = r"(?:DEBUG   |INFO    |WARNING |ERROR   |CRITICAL)"  # as rich pads it
+_MONTHS: Final = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
+_DAY: Final = rf"(?:{'|'.join(_MONTHS)}) [ \d]\d"
+_KEPT: Final = r"(?!train(?:_inner)?\]|valid|fairseq|metaseq)"  # loggers whose names tell what their lines are
 
-# Each takes one layer off; they are tried again on what is left, because wrappers nest.
+# Each takes one layer off; they are tried again on what is left, because wrappers nest. They leave further blanks: continuation lines
+# are known by them.
 _BRACKETED: Final = re.compile(
     rf" *\[(?:"
-    rf"(?P<time>{_TIME})(?P<zone>{_ZONE})?\]:?"
+    rf"(?P<time>{_TIME})(?P<zone>{_ZONE})?\](?:\[{_KEPT}[\w.-]+\]\[{_LEVEL}\] -|:)?"
     rf"|{_LEVEL} *\|[^\]|:]+:\d+\] (?P<hf>{_TIME}) >>"
     rf"|{_LEVEL}\|(?P<lf>{_TIME})\]"
     rf"| *{_LEVEL}\](?: - )?"
     rf"|(?P<role>[A-Za-z_]+)(?P<local>\d{{1,9}})\]:"
     rf"|Rank (?P<rank>\d{{1,9}})\]"
+    rf"|\d{{1,9}},(?P<mpi>\d{{1,9}})\]<std(?:out|err)>:"
     rf"|[\w./-]+\.py:\d+:\w+\]"
-    rf"|(?:titan|transformers)\]"
+    rf"|(?:titan|transformers|pod/[\w./-]+)\]"
     rf"|NeMo [IWEDC] (?P<nemo>{_TIME}) [^\]]+\]"
-    rf") ?"
+    rf"|(?:[\d/]{{8,10}} )?\d\d:\d\d:\d\d\] (?P<rich>{_PADDED})"
+    rf"|[A-Z][a-z]{{2}} (?P<date>{_DAY}) (?P<hour>\d\d:\d\d:\d\d) (?P<ad>\d{{4}})\]"
+    rf"| *\d{{1,9}}\.\d{{6}}\]"
+    rf")(?(local)(?: (?! ))?| ?)"  # a role's prefix has no blank behind it
 )
 _STAMPED: Final = re.compile(
     rf" *(?P<time>{_TIME})(?P<zone>{_ZONE})?"
-    rf"(?: - \S+ - {_LEVEL} - | \| {_LEVEL} *\| \S+ - | \[?{_LEVEL}\]?:? +| *[-|:]? +)"
+    rf"(?:(?: - \S+ - {_LEVEL} -| - {_LEVEL} -| \| {_LEVEL} *\| \S+ -) ?| \[{_LEVEL}\]:? | {_LEVEL}:? +"
+    rf"|(?(zone) | *[-|:]?(?: {{1,3}}(?! )| )))"
 )
 _AMERICAN: Final = re.compile(rf"(?P<month>\d\d)/(?P<day>\d\d)/(?P<year>\d{{4}}) (?P<clock>\d\d:\d\d:\d\d) - {_LEVEL} - \S+ - +")
-_LOGGER: Final = re.compile(
-    rf"(?:{_LEVEL}:[\w.]+:|[IWEF]\d{{3,4}} \d\d:\d\d:\d\d\.\d+ +\d+ [^\]\s]+:\d+\] |{_LEVEL} \d\d-\d\d \d\d:\d\d:\d\d \S+:\d+\] )"
+_KMSG: Final = re.compile(r"\d{1,4},\d{1,20},\d{1,20},[-a-z,=\d]{1,40};")
+_SYSLOG: Final = re.compile(
+    rf"(?:<\d{{1,3}}>)?(?:(?P<time>{_TIME})(?P<zone>{_ZONE})?|{_DAY} \d\d:\d\d:\d\d(?:\.\d{{1,9}})?)"
+    r" [\w.-]{1,64} (?:kernel|[\w./@:-]{1,64}\[(?P<pid>\d{1,9})\]): ?"
 )
-_RAY: Final = re.compile(r"\((?:[^()]*? )?pid=(?P<pid>\d+)(?:, ip=[^)]+)?\) ")
-_LABEL: Final = re.compile(r" {0,5}(?:P\d+ )?(?P<task>\d{1,6}): |(?P<host>[A-Za-z][\w.-]*\d[\w.-]*|localhost): ")
+_SYSLOG_5424: Final = re.compile(
+    rf"<\d{{1,3}}>1 (?P<time>{_TIME})(?P<zone>{_ZONE})? \S{{1,255}} \S{{1,48}} (?:-|(?P<pid>\d{{1,9}})|\S{{1,128}}) \S{{1,32}}"
+    r" (?:-|(?:\[[^\]]{0,1024}\]){1,8})(?: |$)"
+)
+_LOGGER: Final = re.compile(
+    rf"{_LEVEL}:[\w.]+:|[IWEF]\d{{3,4}} \d\d:\d\d:\d\d\.\d+ +\d+ [^\]\s]+:\d+\] |{_LEVEL} \d\d-\d\d \d\d:\d\d:\d\d \S+:\d+\] "
+    rf"|rank(?P<rank>\d{{1,9}})\[\d+\]\[\w+\]: {_LEVEL}: [\w.]+: "
+    rf"| {{8,}}(?P<rich>{_PADDED}) "
+)
+_LOCATION: Final = re.compile(r" {2,}[\w./-]{1,80}\.py:\d{1,6}$")  # rich writes it at the right
+_RAY: Final = re.compile(
+    r"\((?:(?:[^()]{0,200}? )?pid=(?P<pid>\d{1,9})|raylet|gcs_server|autoscaler(?: \+[\dhms]{1,20})?)(?:, ip=[^)]{1,64})?\) "
+)
+_REPEATED: Final = re.compile(r" \[repeated \d{1,9}x across [a-z ]{1,20}\]")  # other workers said nearly the same
+_RAY_RANK: Final = re.compile(r"\[rank=(\d{1,9})\]")
+_LABEL: Final = re.compile(
+    r" {0,5}(?:P(?P<part>\d{1,3}) +)?(?P<task>\d{1,6}): |(?P<host>[A-Za-z][\w.-]*\d[\w.-]*|localhost|\d{1,3}(?:\.\d{1,3}){3}): "
+    r"|(?P<service>[A-Za-z][\w.-]*-\d{1,4}) +\| "
+)
+_PLACES: Final = frozenset({"local", "pid", "rank", "mpi"})  # groups that tell whose line it is
+_TIMES: Final = frozenset({"time", "zone", "pid", "hf", "lf", "nemo", "clock", "ad"})  # groups of layers that hold a time
+_INITIALS: Final = frozenset("TDINSWECFJMAOr")  # of levels, months, and Composer's rank
+_MICROSECOND_DIGITS: Final = 16  # of a time in our century
+_RANK: Final = re.compile(r"\[(?P<role>[A-Za-z_]{1,40})\d{1,9}\]:")
 _CRI: Final = re.compile(
     rb"(?P<time>\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?)(?P<zone>Z|[+-]\d\d:\d\d) (?P<stream>stdout|stderr) (?P<tag>[FP])(?: |$)"
 )
@@ -89,8 +123,8 @@ def unwrapped(text: str, number: int, *, labelled: bool = False, stamp: Stamp | 
     rank: int | None = None
     stream = ""
     if labelled and (label := _LABEL.match(text)):
-        stream = label["task"] or label["host"]
-        rank = int(label["task"]) if label["task"] else None
+        stream = _labelled(label)
+        rank = int(label["task"]) if label["task"] and not label["part"] else None
         text = text[label.end() :]
     for _ in range(_MAX_NESTING):
         layer = _layer(text)
@@ -98,15 +132,39 @@ def unwrapped(text: str, number: int, *, labelled: bool = False, stamp: Stamp | 
             break
         text = text[layer.end() :]
         kind = layer.lastgroup
-        if kind in {"local", "pid"}:
-            part = f"{layer['role']}{layer['local']}" if kind == "local" else layer["pid"]
-            stream = f"{stream}/{part}" if stream else part
-            rank = int(layer["local"]) if rank is None and kind == "local" and layer["role"] == "rank" else rank
-        elif kind == "rank":
-            rank = int(layer["rank"])
-        elif kind is not None and stamp is None:
+        if kind in _PLACES:
+            part, told = _place(layer, kind)
+            stream = f"{stream}/{part}" if stream and part else stream or part
+            rank = told if rank is None or kind == "rank" else rank
+        if kind in _TIMES and stamp is None:
             stamp = _stamp_of(layer, kind)
+        if layer.re is _RAY and (repeated := _REPEATED.search(text)):
+            text = text[: repeated.start()]
+        elif kind == "rich":
+            text = _LOCATION.sub("", text)
     return Line(text, number, stamp, rank, stream, whole)
+
+
+def ranks_apart(text: str, stream: str) -> list[str]:
+    """What a line of this stream holds, cut where another rank's prefix stands inside it; all but the last piece lack their end.
+
+    torchrun passes on what it finds: of a line that is half written the half, without a line end, so that other ranks go on behind
+    it. Before the rest of the line it puts the prefix once more, which is taken out here.
+    """
+    own = f"[{stream.rpartition('/')[2]}]:"
+    pieces, piece, at, seen = [], "", 0, 0
+    for mark in _RANK.finditer(text):
+        is_nested = not text[seen : mark.start()].strip()
+        seen = mark.end()
+        if is_nested or not (mark["role"] in {"rank", "default"} or own.startswith(f"[{mark['role']}")):
+            continue
+        piece += text[at : mark.start()]
+        if mark[0] == own:
+            at = mark.end()
+        else:
+            pieces.append(piece)
+            piece, at, own = "", mark.start(), mark[0]
+    return [*pieces, piece + text[at:]]
 
 
 def has_labels(lines: Sequence[bytes]) -> bool:
@@ -116,7 +174,7 @@ def has_labels(lines: Sequence[bytes]) -> bool:
     a file prove nothing, they are the batch script's own.
     """
     texts = [line[:_LABEL_BYTES].decode("utf-8", "replace") for line in lines[-_LABEL_WINDOW:]]
-    found = [match["task"] or match["host"] for text in texts if (match := _LABEL.match(text))]
+    found = [_labelled(match) for text in texts if (match := _LABEL.match(text))]
     if len(found) < _LABELS_NEEDED:
         return False
     tasks = [int(label) for label in found if label.isdecimal()]
@@ -129,15 +187,30 @@ def may_be_labelled(line: bytes) -> bool:
 
 
 def container(line: bytes) -> str:
-    """``cri`` or ``docker`` when a file with this first line was written by a container runtime, else nothing."""
+    """``cri`` or ``docker`` when a container runtime wrote the file with this first line, ``journal`` for journald's JSON, else nothing."""
     if line.startswith(b'{"log":"'):
         return "docker"
+    if line.startswith(b"{") and b'"MESSAGE"' in line and b'"__REALTIME_TIMESTAMP"' in line:
+        return "journal"
     return "cri" if _CRI.match(line) else ""
 
 
 def contained(line: bytes, kind: str) -> Wrapped | None:
     """One record of a container runtime's log; None when the line is not of that kind."""
-    return _cri(line) if kind == "cri" else _docker(line)
+    if kind == "cri":
+        return _cri(line)
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(record, dict):
+        return None
+    return _docker(record) if kind == "docker" else _journal(record)
+
+
+def _labelled(label: re.Match[str]) -> str:
+    task = label["task"]
+    return f"P{label['part']}.{task}" if label["part"] else task or label["host"] or label["service"]
 
 
 def _layer(text: str) -> re.Match[str] | None:
@@ -145,18 +218,36 @@ def _layer(text: str) -> re.Match[str] | None:
     if first == "[":
         return _BRACKETED.match(text)
     if first.isdigit():
-        return _STAMPED.match(text) or _AMERICAN.match(text)
+        return _SYSLOG.match(text) or _STAMPED.match(text) or _AMERICAN.match(text) or _KMSG.match(text)
     if first == "(":
         return _RAY.match(text)
-    return _LOGGER.match(text) if first in "TDINSWECF" and first else None
+    if first == "<":
+        return _SYSLOG_5424.match(text) or _SYSLOG.match(text)
+    if first not in _INITIALS or not first:
+        return None
+    return _LOGGER.match(text) or (_SYSLOG.match(text) if text[3:4] == " " else None)
+
+
+def _place(layer: re.Match[str], kind: str) -> tuple[str, int | None]:
+    """Key of the stream, and the global rank where it is told."""
+    if kind == "local":
+        return f"{layer['role']}{layer['local']}", int(layer["local"]) if layer["role"] == "rank" else None
+    if kind == "pid":
+        ranked = _RAY_RANK.search(layer[0])
+        return layer["pid"], int(ranked[1]) if ranked else None
+    return layer[kind] if kind == "mpi" else "", int(layer[kind])
 
 
 def _stamp_of(layer: re.Match[str], kind: str) -> Stamp | None:
     if kind == "clock":
         return moment(f"{layer['year']}-{layer['month']}-{layer['day']} {layer['clock']}")
-    if kind == "zone":
-        return moment(layer["time"], layer["zone"])
-    return moment(layer[kind])
+    if kind == "ad":
+        month = _MONTHS.index(layer["date"][:3]) + 1
+        return moment(f"{layer['ad']}-{month:02d}-{layer['date'][4:].strip():>02} {layer['hour']}")
+    if kind in {"hf", "lf", "nemo"}:
+        return moment(layer[kind])
+    time = layer["time"] if "time" in layer.re.groupindex else None
+    return moment(time, layer["zone"] or "") if time else None
 
 
 def _cri(line: bytes) -> Wrapped | None:
@@ -167,12 +258,8 @@ def _cri(line: bytes) -> Wrapped | None:
     return Wrapped(line[head.end() :], head["stream"].decode(), head["tag"] == b"F", read)
 
 
-def _docker(line: bytes) -> Wrapped | None:
-    try:
-        record = json.loads(line)
-    except ValueError:
-        return None
-    text = record.get("log") if isinstance(record, dict) else None
+def _docker(record: dict[str, object]) -> Wrapped | None:
+    text = record.get("log")
     if not isinstance(text, str):
         return None
     time = str(record.get("time", ""))
@@ -180,3 +267,14 @@ def _docker(line: bytes) -> Wrapped | None:
     raw = text.encode("utf-8", "replace")
     complete = raw.endswith(b"\n")
     return Wrapped(raw.rstrip(b"\n"), str(record.get("stream", "")), complete, read, is_closed=complete)
+
+
+def _journal(record: dict[str, object]) -> Wrapped | None:
+    """A record of ``journalctl -o json``: a message that is no text stands there as its bytes."""
+    said, time = record.get("MESSAGE"), str(record.get("__REALTIME_TIMESTAMP", ""))
+    if isinstance(said, list):
+        said = bytes(byte for byte in said if isinstance(byte, int) and 0 <= byte < 256).decode("utf-8", "replace")
+    if not isinstance(said, str):
+        return None
+    read = Stamp(int(time) / 1e6, zoned=True) if time.isdecimal() and len(time) == _MICROSECOND_DIGITS else None
+    return Wrapped(said.encode("utf-8", "replace"), str(record.get("_PID", "")), complete=True, stamp=read, is_closed=True)

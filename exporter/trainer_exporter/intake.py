@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Final
 
@@ -30,6 +31,7 @@ _SHOWN_CHARACTERS: Final = 200
 _SHOWN_FROM_LINES: Final = 32  # at the end of a block, among which an unclaimed one is sought
 _HEAD_LINES: Final = 16  # of a file, by which a format without hints is recognised
 _HEAD_BYTES: Final = 256  # of each of them
+_HALF_CHARACTERS: Final = 8192  # of a line that another rank interrupted
 _REMEMBERED: Final = 16  # lines read last, by which a line without a line end is judged
 
 
@@ -65,6 +67,7 @@ class Intake:
         self._tail = b""
         self._last_unrecognised = ""
         self._earlier: deque[str] = deque(maxlen=_REMEMBERED)
+        self._begun: dict[str, str] = {}  # of a rank's line the half behind which another rank went on, by its stream
         self._counts: Counter[str] = Counter()
         self._out: list[Event] = []
 
@@ -264,8 +267,14 @@ class Intake:
         text = envelope.without_terminal(raw.decode("utf-8", "replace"))
         pieces = envelope.redraws(text) if "\r" in text else (text.rstrip(),)
         results = set()
+        first: Line | None = None
         for piece in pieces:
             line = envelope.unwrapped(piece, number, labelled=self._labelled, stamp=stamp)
+            if first is not None and first.stream and not line.stream:  # a redraw is its line's, and has the prefix no more
+                line = replace(line, stream=first.stream, rank=first.rank)
+            first = first or line
+            if line.stream and (self._begun or "]:" in line.text):
+                line = self._joined_ranks(line, kinds)
             if is_torn and piece is pieces[-1] and kinds & _METRIC and not torn.is_whole(line.text, self._earlier):
                 results |= self._refuse(line)
                 kinds &= ~_METRIC
@@ -275,6 +284,21 @@ class Intake:
                 self._counts[result] += 1
                 return True
         return False
+
+    def _joined_ranks(self, line: Line, kinds: int) -> Line:
+        """The line that ends here, with the half of it that was written before; halves of other ranks' lines are kept for their rest."""
+        if line.stream in self._begun:
+            _, _, rest = line.whole.partition(f"[{line.stream.rpartition('/')[2]}]:")
+            line = replace(line, text=self._begun.pop(line.stream) + rest)
+        *halves, last = envelope.ranks_apart(line.text, line.stream)
+        if not halves:
+            return line if last == line.text else replace(line, text=last)
+        for half in halves:
+            part = replace(line, text=half) if half is halves[0] else envelope.unwrapped(half, line.number, stamp=line.stamp)
+            self._read(part, kinds & _TROUBLE)
+            if len(part.text) <= _HALF_CHARACTERS and len(self._begun) < self._max_streams:
+                self._begun[part.stream] = part.text
+        return envelope.unwrapped(last, line.number, stamp=line.stamp)
 
     def _bounded(self, piece: bytes) -> bytes:
         """A piece without what is beyond the limit, and without the word that the limit cuts; the follower may have cut there before."""

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from trainer_exporter.candidates import line_starts
 from trainer_exporter.formats import registry
 from trainer_exporter.intake import Event, Intake
-from trainer_exporter.model import Chunk, Incident, Malformed, Record
+from trainer_exporter.model import Chunk, Incident, Malformed, Record, Stamp
 
 PLAIN = b"step 10 | loss: 2.5 | lr: 1e-4\n"
 MEGATRON = (
@@ -220,6 +220,27 @@ def test_ranks_that_share_a_file_do_not_share_their_state() -> None:
     assert [event.fields for event in found if isinstance(event, Record)] == [{"step": 10, "loss": 2.5}]
 
 
+def test_a_line_that_another_rank_interrupts_is_put_together() -> None:
+    half, rest = "[default0]:step 10 val_", "[default0]:loss: 2.5"
+    other = "[default1]:step 10 loss: 1.5"
+
+    found = events(f"{half}{other}\n{rest}\n".encode())
+
+    assert [(event.line, event.fields) for event in found if isinstance(event, Record)] == [
+        (1, {"step": 10, "loss": 1.5}),
+        (2, {"step": 10, "eval_loss": 2.5}),
+    ]
+
+
+def test_the_redraws_of_a_labelled_line_are_of_its_stream() -> None:
+    announced = b"[default0]:***** Running training *****\n[default0]:  Total optimization steps = 90\n"
+    bars = b"".join(b"\r 11%%|#   | %d/90 [00:09<01:21,  1.00s/it]" % step for step in (9, 10))
+
+    found = events(announced + b"[default0]:" + bars + b"\r{'loss': 1.5, 'grad_norm': 0.5, 'epoch': 0.1}\n")
+
+    assert [event.fields["step"] for event in found if isinstance(event, Record) and "loss" in event.fields] == [10]
+
+
 def test_more_streams_than_the_bound_are_still_read() -> None:
     data = b"".join(b"[default%d]:step %d loss: 1.5\n" % (rank, step) for step in (1, 2) for rank in range(40))
 
@@ -244,6 +265,24 @@ def test_a_long_line_made_of_redraws_is_read_to_its_end() -> None:
 
 def test_a_last_line_without_newline_is_read() -> None:
     assert losses(events(NOISE + JSON.rstrip(b"\n"))) == [(2, 2.0)]
+
+
+def test_a_last_line_that_looks_like_those_before_it_is_read_to_its_last_digit() -> None:
+    lines = b"".join(b"step=%d loss=2.50 lr=0.00%d\n" % (step, step) for step in (1, 2, 3))
+
+    *_, last = events(lines.rstrip(b"\n"))
+
+    assert isinstance(last, Record)
+    assert last.fields == {"step": 3, "loss": 2.5, "learning_rate": 0.003}
+
+
+def test_a_torn_last_line_is_counted_and_tells_nothing() -> None:
+    reader = intake()
+
+    found = events(b"step=1 loss=2.50 lr=0.001\nstep=2 loss=2.50 lr=0.0", reader)
+
+    assert [type(event) for event in found] == [Record, Malformed]
+    assert reader.counts == {"parsed": 1, "malformed": 1, "unmatched": 0}
 
 
 @pytest.mark.parametrize("end", [b"\r\n", b"\n\n", b"\r\r\n"], ids=["crlf", "blank lines", "redrawn"])
@@ -272,6 +311,16 @@ def test_a_partial_record_of_a_container_is_joined_over_chunks() -> None:
 
 def test_the_last_record_of_a_container_needs_no_line_end() -> None:
     assert losses(events(b"2026-03-01T12:00:00Z stdout F " + JSON.rstrip(b"\n"))) == [(1, 2.0)]
+
+
+def test_the_records_of_the_journal_are_read_with_their_time() -> None:
+    record = b'{"__CURSOR":"s=1","MESSAGE":"step 10 loss: 2.5","__REALTIME_TIMESTAMP":"1772366400000000","_PID":"812"}\n'
+
+    (found,) = events(record)
+
+    assert isinstance(found, Record)
+    assert found.fields == {"step": 10, "loss": 2.5}
+    assert found.stamp == Stamp(1772366400.0, zoned=True)
 
 
 def test_a_record_of_a_container_that_a_redraw_cuts_is_put_together() -> None:
