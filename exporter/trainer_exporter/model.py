@@ -262,6 +262,24 @@ class GpuReading:
     memory_clock_hertz: float | None = None
     throttle_active: Mapping[str, bool] | None = None  # by reason
     ecc_errors: Mapping[tuple[str, str], int] | None = None  # (kind, counter): kind corrected|uncorrected, counter volatile|aggregate
+    remapped_rows: Mapping[str, int] | None = None  # by kind corrected|uncorrected
+    row_remap_pending: bool | None = None
+    row_remap_failure: bool | None = None
+    retired_pages: Mapping[str, int] | None = None  # by kind corrected|uncorrected; cards before Ampere
+    nvlink_active_links: int | None = None
+    nvlink_errors: Mapping[str, int] | None = None  # by kind, summed over the links
+    pcie_link_generation: int | None = None
+    pcie_link_width: int | None = None
+    pcie_link_generation_max: int | None = None  # that card and slot can have
+    pcie_link_width_max: int | None = None
+    pcie_replays: int | None = None
+    pcie_transmit_bytes_per_second: float | None = None
+    pcie_receive_bytes_per_second: float | None = None
+    graphics_engine_active_ratio: float | None = None  # this and the next four: between two looks (GPM, Hopper and newer)
+    sm_active_ratio: float | None = None
+    sm_occupancy_ratio: float | None = None
+    tensor_active_ratio: float | None = None
+    dram_active_ratio: float | None = None
     processes: Sequence[GpuProcess] = ()
 
 
