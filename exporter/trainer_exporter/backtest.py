@@ -29,6 +29,7 @@ from trainer_exporter.replay import chunks
 from trainer_exporter.runs.state import RunState, StateSettings
 from trainer_exporter.runs.timeline import Moment
 from trainer_exporter.sources.naming import run_names
+from trainer_exporter.sources.trackers import Tracker, tracker_for, whole
 
 Event = Record | Incident
 
@@ -308,6 +309,9 @@ def read(paths: Sequence[str], formats: Sequence[Format]) -> list[Log]:
 
 
 def _read(path: str, run: str, formats: Sequence[Format]) -> Log:
+    tracker = tracker_for(os.path.abspath(path))  # noqa: PTH100 - idem
+    if tracker is not None:
+        return _read_tracker(path, run, tracker)
     intake = Intake(formats)
     events: list[Event] = []
     lines = 0
@@ -316,6 +320,15 @@ def _read(path: str, run: str, formats: Sequence[Format]) -> Log:
         lines = chunk.first_line + chunk.data.count(b"\n") - 1
     events += [event for event in intake.flush() if not isinstance(event, Malformed)]
     return Log(path, run, events, lines, Path(path).stat().st_mtime)
+
+
+def _read_tracker(path: str, run: str, tracker: Tracker) -> Log:
+    try:
+        written = Path(path).stat()
+        records = [record for batch in whole(tracker, os.path.abspath(path)) for record in batch.records]  # noqa: PTH100 - idem
+    except OSError as error:
+        raise TrainerExporterError(f"{path}: cannot be read ({error.strerror}); name a log file") from error
+    return Log(path, run, records, records[-1].line if records else 0, written.st_mtime)
 
 
 def rule_files(folder: str | None) -> list[Path]:

@@ -59,7 +59,7 @@ def _parser() -> argparse.ArgumentParser:
     check.set_defaults(command=_check_config)
 
     replay = commands.add_parser("replay", help="show what each line of a log is read as")
-    replay.add_argument("file", metavar="FILE")
+    replay.add_argument("file", metavar="FILE", help="a log, a tracker's file, or a directory that holds such")
     replay.add_argument("--config.file", dest="config_file", metavar="FILE", help="for its formats; the default is that of serve")
     replay.add_argument("--format", metavar="NAME", help="read the file as of this format alone")
     replay.add_argument("--json", action="store_true", help="one object a record")
@@ -71,7 +71,7 @@ def _parser() -> argparse.ArgumentParser:
     metrics = commands.add_parser("metrics", help="reference of every metric family")
     metrics.set_defaults(command=_metrics)
 
-    formats = commands.add_parser("formats", help="every log format that is understood")
+    formats = commands.add_parser("formats", help="every log format and tracker that is understood")
     formats.set_defaults(command=_formats)
     return parser
 
@@ -99,6 +99,7 @@ def _add_serve(serve: argparse.ArgumentParser) -> None:
 def _add_backtest(backtest: argparse.ArgumentParser) -> None:
     backtest.add_argument("files", nargs="+", metavar="FILE")
     backtest.add_argument("--json", action="store_true", help="a list of the alerts that concern a run or a GPU")
+    backtest.add_argument("--config.file", dest="config_file", metavar="FILE", help="for its formats; the default is that of serve")
     backtest.add_argument("--rules", metavar="DIR", help="rule files of your own instead of the shipped ones")
     backtest.add_argument("--step-seconds", type=float, metavar="S", help="time of a step, for logs without times")
     backtest.add_argument("--after", type=float, default=60.0, metavar="S", help="how long to go on after the last line; default 60")
@@ -175,21 +176,23 @@ def _replay(options: argparse.Namespace) -> int:
     if options.format is not None:
         formats = chosen(formats, options.format, file="command line", key="--format")
     show: Callable[[str], object] = print
+    trackers = options.format is None
     if options.summary:
-        show(json.dumps(replay.summary(options.file, formats), indent=2) if options.json else replay.summary_text(options.file, formats))
+        tell = replay.summary_text if not options.json else lambda *file, **how: json.dumps(replay.summary(*file, **how), indent=2)
+        show(tell(options.file, formats, trackers=trackers))
         return 0
-    for item in replay.lines(options.file, formats):
+    for item in replay.lines(options.file, formats, trackers=trackers):
         show(json.dumps(item) if options.json else replay.text(item))
     return 0
 
 
 def _backtest(options: argparse.Namespace) -> int:
     from trainer_exporter import backtest
-    from trainer_exporter.formats import registry
+    from trainer_exporter.catalogue import catalogue
 
     rules = backtest.rule_files(options.rules)
     fired: list[backtest.Firing] = []
-    for log in backtest.read(options.files, registry()):
+    for log in backtest.read(options.files, catalogue(_loaded(options.config_file))):
         result = backtest.backtest(log, rules=rules, after_s=options.after, step_s=options.step_seconds)
         if result.clock == "steps" and options.step_seconds is None:
             print(f"{log.path}: no times in the log, so a step counts as 1 s; --step-seconds says better", file=sys.stderr)
@@ -212,9 +215,14 @@ def _metrics(options: argparse.Namespace) -> int:
 
 def _formats(options: argparse.Namespace) -> int:
     from trainer_exporter.formats import registry
+    from trainer_exporter.sources import trackers
 
     for known in registry():
         print(f"{known.name:16} {known.summary}")
+    print("\ntrackers")
+    for tracker in trackers.registry():
+        needs = f"; needs trainer-exporter[{tracker.extra}]" if tracker.extra else ""
+        print(f"{tracker.name:16} {tracker.summary}{needs}")
     return 0
 
 

@@ -1,19 +1,28 @@
-"""A file read once from beginning to end, and what each of its lines was read as. For people and for other programs."""
+"""A file read once from beginning to end, and what each of its lines was read as. For people and for other programs.
+
+A tracker's file is read by its reader: a line is then an entry of it. A directory stands for all files that would be followed in it.
+"""
 
 from __future__ import annotations
 
 import math
+import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from trainer_exporter.catalogue import is_private
+from trainer_exporter.clock import SystemClock
 from trainer_exporter.envelope import MAX_TEXT
 from trainer_exporter.errors import TrainerExporterError
 from trainer_exporter.formats import Format, registry
+from trainer_exporter.health import Health
 from trainer_exporter.intake import Event, Intake
 from trainer_exporter.model import FIELDS, Checkpoint, Chunk, Incident, Malformed, Record
+from trainer_exporter.sources.discovery import Discovery, DiscoveryLimits, Spec
 from trainer_exporter.sources.pieces import Splitter
+from trainer_exporter.sources.trackers import tracker_for, whole
 
 _BLOCK_BYTES: Final = 1 << 20
 Item = dict[str, Any]
@@ -45,9 +54,62 @@ def items(stream: Iterable[Chunk], intake: Intake | None = None) -> Iterator[Ite
         yield item(event, intake.format)
 
 
-def lines(path: str | Path, formats: Sequence[Format] | None = None) -> Iterator[Item]:
-    """What the file says, one dictionary an event; an unreadable file is a TrainerExporterError."""
-    return items(chunks(path), Intake(formats or registry()))
+def lines(path: str | Path, formats: Sequence[Format] | None = None, *, trackers: bool = True) -> Iterator[Item]:
+    """What the file says, one dictionary an event; an unreadable file is a TrainerExporterError.
+
+    ``trackers`` False: it is a log, whatever it is called. Of a directory each event says its ``file``.
+    """
+    if Path(path).is_dir():
+        for file in _followed(path):
+            yield from ({"file": _shortened(file, path), **read} for read in lines(file, formats))
+        return
+    reading = _Reading(path, formats, trackers=trackers)
+    yield from reading.items()
+
+
+class _Reading:
+    """One file's items, and the counts that they leave behind."""
+
+    def __init__(self, path: str | Path, formats: Sequence[Format] | None, *, trackers: bool) -> None:
+        self._path = os.path.abspath(path)  # noqa: PTH100 - text only
+        self._shown = path
+        self._intake = Intake(formats or registry())
+        self.tracker = tracker_for(self._path) if trackers and not is_private(self._path, formats or ()) else None
+        self._malformed = 0
+
+    def items(self) -> Iterator[Item]:
+        if self.tracker is None:
+            yield from items(chunks(self._shown), self._intake)
+            return
+        try:
+            os.stat(self._path)  # noqa: PTH116
+            for batch in whole(self.tracker, self._path):
+                self._malformed += batch.malformed
+                yield from (item(record, self.tracker.name) for record in batch.records)
+        except OSError as error:
+            raise TrainerExporterError(f"{self._shown}: cannot be read ({error.strerror}); name a log file") from error
+
+    def counts(self) -> Item:
+        """What was not read, once all has been."""
+        counts = self._intake.counts
+        return {
+            "malformed": counts.get("malformed", 0) + self._malformed,
+            "unmatched": counts.get("unmatched", 0),
+            "last_unrecognised": self._intake.last_unrecognised,
+        }
+
+
+def _followed(directory: str | Path) -> list[str]:
+    """The files that a daemon would follow in a directory, however old."""
+    discovery = Discovery([Spec(str(directory))], SystemClock(), Health(), limits=DiscoveryLimits(max_age_s=math.inf))
+    found = sorted(each.path for each in discovery.scan(now=True))
+    if not found:
+        raise TrainerExporterError(f"{directory}: there is no log in this directory; name a log file")
+    return found
+
+
+def _shortened(file: str, directory: str | Path) -> str:
+    return os.path.relpath(file, directory)
 
 
 def item(event: Event, name: str) -> Item:
@@ -59,13 +121,15 @@ def item(event: Event, name: str) -> Item:
     return {"line": event.line, "format": event.format or name, **_said(event)}
 
 
-def summary(path: str | Path, formats: Sequence[Format] | None = None) -> Item:
-    """Counts of what was read, with the ends of the run."""
-    intake = Intake(formats or registry())
+def summary(path: str | Path, formats: Sequence[Format] | None = None, *, trackers: bool = True) -> Item:
+    """Counts of what was read, with the ends of the run; of a directory, those of its files."""
+    if Path(path).is_dir():
+        return {"files": {_shortened(file, path): summary(file, formats) for file in _followed(path)}}
+    reading = _Reading(path, formats, trackers=trackers)
     by_format: Counter[str] = Counter()
     incidents: Counter[str] = Counter()
     out: Item = {"records": 0, "records_with_loss": 0, "first_step": None, "last_step": None, "last_loss": None}
-    for read in items(chunks(path), intake):
+    for read in reading.items():
         if "incident" in read:
             incidents[read["incident"]] += 1
             continue
@@ -76,24 +140,30 @@ def summary(path: str | Path, formats: Sequence[Format] | None = None) -> Item:
         **out,
         "formats": dict(by_format),
         "incidents": dict(incidents),
-        "malformed": intake.counts.get("malformed", 0),
-        "unmatched": intake.counts.get("unmatched", 0),
-        "last_unrecognised": intake.last_unrecognised,
+        **reading.counts(),
     }
 
 
 def text(read: Mapping[str, Any]) -> str:
     """One event for a person."""
-    head = f"{read['line']:>7}  "
+    head = f"{read['file']}: " if "file" in read else ""
+    head += f"{read['line']:>7}  "
     if "incident" in read:
         return f"{head}incident  {read['incident']}"
-    rest = "  ".join(f"{key}={_shown(value)}" for key, value in read.items() if key not in {"line", "format"})
+    rest = "  ".join(f"{key}={_shown(value)}" for key, value in read.items() if key not in {"file", "line", "format"})
     return f"{head}{read['format']}  {rest}"
 
 
-def summary_text(path: str | Path, formats: Sequence[Format] | None = None) -> str:
+def summary_text(path: str | Path, formats: Sequence[Format] | None = None, *, trackers: bool = True) -> str:
     """The summary for a person."""
-    return "\n".join(f"{key.replace('_', ' ')}: {_shown(value)}" for key, value in summary(path, formats).items())
+    counts = summary(path, formats, trackers=trackers)
+    if "files" in counts:
+        return "\n\n".join(f"{file}\n{_block(each)}" for file, each in counts["files"].items())
+    return _block(counts)
+
+
+def _block(counts: Item) -> str:
+    return "\n".join(f"{key.replace('_', ' ')}: {_shown(value)}" for key, value in counts.items())
 
 
 def _follow(out: Item, read: Item) -> None:

@@ -6,14 +6,15 @@ import importlib
 import os
 import pkgutil
 import stat
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache
 
 from trainer_exporter.sources.trackers.base import Batch, MissingExtraError, Reader, Tracker
 
-__all__ = ["Batch", "MissingExtraError", "Reader", "Tracker", "registry", "tracker_for", "tracker_named"]
+__all__ = ["Batch", "MissingExtraError", "Reader", "Tracker", "registry", "tracker_for", "tracker_named", "whole"]
 
 _HEAD_BYTES = 4096
+_QUIET_LOOKS = 8  # a document that seems half written is looked at several times before its reader calls it broken
 
 
 @cache
@@ -42,6 +43,16 @@ def tracker_for(path: str) -> Tracker | None:
         return _opened(path, named)
     head = _head(path)
     return next((each for each in registry() if each.lone is not None and each.lone(head)), None)
+
+
+def whole(tracker: Tracker, path: str) -> Iterator[Batch]:
+    """All that a file tells, from beginning to end. Raises OSError, MissingExtraError."""
+    reader = tracker.reader(path)
+    quiet = 0
+    while quiet < _QUIET_LOOKS:
+        batch = reader.poll()
+        quiet = 0 if batch.more or batch.records else quiet + 1
+        yield batch
 
 
 def _opened(path: str, named: Sequence[Tracker]) -> Tracker | None:

@@ -114,7 +114,8 @@ _RESULT: Final = re.compile(
 )
 _ACCURACY: Final = re.compile(r"train[/_](?:accuracy|acc)", re.IGNORECASE)
 _OVER_ANOTHER_AXIS: Final = re.compile(r"_vs_(?:samples|tokens)$|^train/samples/")  # DeepSpeed and Megatron: x is no step
-_ENDS: Final = frozenset({"train_runtime", "train/train_runtime"})  # the Hugging Face Trainer's last report
+# Of the Hugging Face Trainer's last report alone; the runtime stands in every one where tokens are counted.
+_ENDS: Final = frozenset({"train_steps_per_second", "train/train_steps_per_second"})
 _NEVER: Final = frozenset({"train/train_loss"})  # idem: the mean over the whole run
 
 TRAINING: Final = frozenset(

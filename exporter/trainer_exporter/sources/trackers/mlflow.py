@@ -84,7 +84,7 @@ class Run:
         for (milliseconds, step), values in sorted(points.items(), key=lambda point: point[0]):
             self._number += 1
             # The Hugging Face Trainer's mean over the whole run has the name under which others report each step.
-            told = {name: value for name, value in values.items() if name != "train_loss" or "train_runtime" not in values}
+            told = {name: value for name, value in values.items() if name != "train_loss" or "train_steps_per_second" not in values}
             made = self._interpreter.record(told, step=step, line=self._number, stamp=Stamp(milliseconds / 1000, zoned=True))
             if made is not None:
                 yield made
