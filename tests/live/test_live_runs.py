@@ -22,6 +22,7 @@ HERE = Path(__file__).resolve().parent
 TRAINING_PYTHON = Path(os.environ.get("TRAINER_LIVE_PYTHON", HERE.parents[1] / ".venv-live" / "bin" / "python"))
 PRINTED = 6e-4  # relative error of a number printed with four significant digits, and a little
 EXACT = 1e-9
+SINGLE = 1e-6  # TensorBoard keeps numbers in single precision
 SETTLED_S = 15.0
 RUN = "wren-7b-sft"
 
@@ -45,10 +46,15 @@ HF_OPTIONS = ("--steps", "80", "--step-seconds", "0.15")
 HF_PRINTED = {"loss": PRINTED, "grad_norm": PRINTED, "learning_rate": PRINTED, "epoch": PRINTED}
 LLAMA_FACTORY_OPTIONS = ("--steps", "80", "--accumulation", "16")
 LLAMA_FACTORY = {"loss": EXACT, "grad_norm": PRINTED, "learning_rate": EXACT, "epoch": EXACT}
+WITH_TRACKER = {"loss": SINGLE, "grad_norm": SINGLE, "learning_rate": SINGLE, "epoch": SINGLE}
 TRAINERS = [
     pytest.param(Trainer("train_hf.py", HF_OPTIONS, True, HF_PRINTED), id="hf_trainer"),
     pytest.param(Trainer("train_hf.py", HF_OPTIONS, False, HF_PRINTED), id="hf_trainer_with_block_buffered_stdout"),
     pytest.param(Trainer("train_llama_factory.py", LLAMA_FACTORY_OPTIONS, True, LLAMA_FACTORY), id="llama_factory"),
+    pytest.param(
+        Trainer("train_llama_factory.py", (*LLAMA_FACTORY_OPTIONS, "--report-to", "tensorboard"), True, WITH_TRACKER),
+        id="llama_factory_with_tensorboard",
+    ),
 ]
 
 
@@ -109,4 +115,5 @@ def test_what_is_exported_is_what_the_trainer_says_of_itself(trainer: Trainer, t
         expected["trainer_eval_loss"] = (last_logged(state, "eval_loss"), PRINTED)
         assert differences(daemon, expected) == []
         assert len([step for step in seen if 0 < step < state["global_step"]]) >= 3, f"followed at the end only: {seen}"
+        assert daemon.value("trainer_run_attempts_total", run=RUN) == 1  # several sources, no step twice
         assert {name for name in daemon.samples() if name.startswith("trainer_step{")} == {f'trainer_step{{run="{RUN}"}}'}

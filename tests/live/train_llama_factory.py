@@ -26,6 +26,7 @@ def parsed(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--batch-size", type=int, default=8)
     parser.add_argument("--accumulation", type=int, default=1)
     parser.add_argument("--examples", type=int, default=400)
+    parser.add_argument("--report-to", default="none")
     return parser.parse_args(argv)
 
 
@@ -56,7 +57,7 @@ def settings(chosen: argparse.Namespace, model_dir: Path, data_dir: Path) -> dic
         "warmup_steps": 5,
         "ddp_timeout": 180000000,
         "include_num_input_tokens_seen": True,
-        "report_to": "none",
+        "report_to": chosen.report_to,
         "use_cpu": True,
         "bf16": False,
         "fp16": False,
