@@ -79,7 +79,7 @@ class HfTrainer:
         if "Step: " in text and (found := _STEP_LINE.search(text)) is not None:
             return [*out, *self._step_line(line, found)]
         if "%|" in text and at < 0:
-            return out
+            return out if out or "oss=" not in text else None  # the Trainer has no loss behind its bar: it is another's
         if "%|" not in text and at > 0 and text[:at].strip():
             return NOTHING if text.startswith("llamafactory.") else None  # its twin has been printed as a plain line
         if at >= 0:
