@@ -21,8 +21,8 @@ from trainer_exporter.model import Line, Malformed, Phase, Record
 from trainer_exporter.numbers import NUMBER, number
 
 _TRAINING: Final = re.compile(
-    r"^(?:Train(?:ing)? )?(?:Pretrain )?Epoch: +\[(?P<epoch>\d+)(?:/(?P<epochs>\d+))?\]:?  +\[ *(?P<iteration>\d+)/(?P<length>\d+)\]"
-    r"  eta: (?P<eta>(?:\d+ days?, )?[\d:]+)(?=  )"
+    r"^(?:Train(?:ing)? )?(?:Pretrain )?Epoch: +\[(?P<epoch>\d{1,15})(?:/(?P<epochs>\d{1,15}))?\]:?"
+    r"  +\[ *(?P<iteration>\d{1,15})/(?P<length>\d{1,15})\]  eta: (?:\d+ days?, )?[\d:]+(?=  )"
 )
 _TEST: Final = re.compile(r"^(?:Test|Val\w*|Eval\w*|Evaluation)\b[^\[]{0,80}\[ *\d+/\d+\]  eta: ")
 _VALUE: Final = re.compile(rf"(?<!\S)([\w/.@-]+): ({NUMBER})(?: \({NUMBER}\))?(?=  )")
@@ -34,7 +34,7 @@ _FIELDS: Final = {
     "time": "step_duration_seconds",
 }
 _TRAINED: Final = re.compile(r"^Training time (?:\d+ days?, )?\d+:\d\d:\d\d$")
-_STARTED: Final = re.compile(r"^Start training(?: for (?P<epochs>\d+) epochs)?$")
+_STARTED: Final = re.compile(r"^Start training(?: for (?P<epochs>\d{1,15}) epochs)?$")
 _DIVERGED: Final = re.compile(r"^Loss is (?P<loss>nan|-?inf), stopping training$")
 _ACCURACY: Final = re.compile(
     rf"^(?:\* |Test: +)?Acc@1:? +(?P<one>{NUMBER}) +Acc@5:? +(?P<five>{NUMBER})(?: +loss:? +(?P<loss>{NUMBER}))?$"
@@ -51,6 +51,7 @@ _JSON_FIELDS: Final = {
     "test_loss": "eval_loss",
 }
 _JSON_RESULT: Final = re.compile(r"^test_(?P<name>\w+)$")
+_MOST_EPOCHS: Final = 10**6
 _PART_OF_LOSS: Final = re.compile(r"_\d+$|_unscaled$|^loss_")
 
 
@@ -126,19 +127,20 @@ class Detr:
     def _json(self, line: Line) -> Reading:
         try:
             found = json.loads(line.text)
-        except ValueError:
+        except (ValueError, RecursionError):
             return [Malformed(line.number, "json")]
         epoch = found.get("epoch")
-        fields: dict[str, float] = {"step": epoch, "epoch": epoch} if isinstance(epoch, int) else {}
+        fields: dict[str, float] = {"step": epoch, "epoch": epoch} if isinstance(epoch, int) and abs(epoch) < _MOST_EPOCHS else {}
         metrics: dict[str, float] = {}
         for key, value in found.items():
-            if not isinstance(value, (int, float)):
+            read = number(str(value)) if isinstance(value, (int, float)) else None
+            if read is None:
                 continue
             named = _JSON_RESULT.match(key)
             if key in _JSON_FIELDS:
-                fields[_JSON_FIELDS[key]] = value
+                fields[_JSON_FIELDS[key]] = read
             elif named is not None and not _PART_OF_LOSS.search(named["name"]) and len(metrics) < MAX_METRICS:
-                metrics[named["name"]] = value
+                metrics[named["name"]] = read
         return [Record(line.number, fields, metrics, stamp=line.stamp)]
 
 

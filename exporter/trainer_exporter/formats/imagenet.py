@@ -19,7 +19,7 @@ from trainer_exporter.numbers import NUMBER, number
 
 _LOGGER: Final = re.compile(r"^(?:\[[^\]]{1,80}\] ?\([\w.]+ \d+\): INFO )?")
 _TRAINING: Final = re.compile(
-    r"(?:Epoch|Train): ?\[(?P<epoch>\d+)(?:/(?P<epochs>\d+))?\] ?\[ *(?P<iteration>\d+)/(?P<length>\d+)\]:?[\t ]+(?=\w)"
+    r"(?:Epoch|Train): ?\[(?P<epoch>\d{1,15})(?:/(?P<epochs>\d{1,15}))?\] ?\[ *(?P<iteration>\d{1,15})/(?P<length>\d{1,15})\]:?[\t ]+(?=\w)"
 )
 _TEST: Final = re.compile(r"(?:Test|val|Val|Validate): ?\[ *\d+/\d+\][\t ]+(?=Time|time)|val\[ *\d+/\d+\][\t ]+(?=Time)")
 _METER: Final = re.compile(rf"(?<![^\t ])(?P<name>[A-Za-z]\w*(?:@\d)?) +(?P<value>{NUMBER}) +?\( *{NUMBER}\)")

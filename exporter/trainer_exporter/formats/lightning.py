@@ -20,15 +20,15 @@ from trainer_exporter.formats.titled_bars import LastRedraw, TitledBar, titled_b
 from trainer_exporter.model import Checkpoint, CheckpointEvent, Line, Malformed, Phase, Record
 from trainer_exporter.numbers import NUMBER, duration
 
-_EPOCH: Final = re.compile(r"Epoch (?P<epoch>\d+)$")
+_EPOCH: Final = re.compile(r"Epoch (?P<epoch>\d{1,15})$")
 _NOT_TRAINING: Final = re.compile(r"(?:Sanity Checking|Validation|Validating|Testing|Predicting)\b")
 _RICH: Final = re.compile(
-    r"^Epoch (?P<epoch>\d+)/(?P<last>\d+) +[━╸╺ ]+ (?P<done>\d+)/(?P<total>\d+) +(?P<elapsed>[\d:]+) • (?P<remaining>[\d:-]+)"
-    r" +[\d.]+it/s *(?P<values>.*)$"
+    r"^Epoch (?P<epoch>\d{1,15})/(?P<last>\d{1,15}) +[━╸╺ ]+ (?P<done>\d{1,15})/(?P<total>\d{1,15})"
+    r" +(?P<elapsed>[\d:]+) • (?P<remaining>[\d:-]+) +[\d.]+it/s *(?P<values>.*)$"
 )
 _RICH_PAIR: Final = re.compile(r"([^\s:]+): (\S+)(?= |$)")
 _MONITORED: Final = re.compile(
-    rf"^Epoch (?P<epoch>\d+), global step (?P<step>\d+): '?(?P<monitor>[^' ]+)'? (?:reached (?P<value>{NUMBER}) "
+    rf"^Epoch (?P<epoch>\d{{1,15}}), global step (?P<step>\d{{1,15}}): '?(?P<monitor>[^' ]+)'? (?:reached (?P<value>{NUMBER}) "
     rf"\(best {NUMBER}\), saving model to ['\"](?P<path>[^'\"]+)['\"] as top \d+|was not in top \d+)"
 )
 _STOPPED: Final = re.compile(r"`Trainer\.fit` stopped: ")

@@ -22,18 +22,21 @@ from trainer_exporter.numbers import duration, moment, number
 
 _PREFIX: Final = re.compile(r"^(?:(?P<year>\d{4})/)?(?P<month>\d\d)/(?P<day>\d\d) (?P<clock>\d\d:\d\d:\d\d) - \w+ - [A-Z]+ - ")
 _TRAINING: Final = re.compile(
-    r"^(?:Iter(?:\(train\))? \[ *(?P<step>\d+)/(?P<steps>\d+)\]"
-    r"|Epoch(?:\(train\))? +\[(?P<epoch>\d+)\]\[ *(?P<iteration>\d+)/(?P<length>\d+)\])(?P<gap>  |\t)(?=\w*lr: )"
+    r"^(?:Iter(?:\(train\))? \[ *(?P<step>\d{1,15})/(?P<steps>\d{1,15})\]"
+    r"|Epoch(?:\(train\))? +\[(?P<epoch>\d{1,15})\]\[ *(?P<iteration>\d{1,15})/(?P<length>\d{1,15})\])(?P<gap>  |\t)(?=\w*lr: )"
 )
-_RESULTS: Final = re.compile(r"^(?:Epoch|Iter)\((?P<mode>val|test)\) *(?:\[\d+\])?\[ *(?P<done>\d+)(?:/(?P<of>\d+))?\]\s+(?P<fields>\S.*)$")
+_RESULTS: Final = re.compile(
+    r"^(?:Epoch|Iter)\((?P<mode>val|test)\) *(?:\[\d+\])?\[ *(?P<done>\d{1,15})(?:/(?P<of>\d{1,15}))?\]\s+(?P<fields>\S.*)$"
+)
 _PAIR: Final = re.compile(r"(?<!\S)([\w./@-]+): ([^\s,]+)")
 _ETA: Final = re.compile(r"\beta: ((?:\d+ days?, )?\d+:\d\d:\d\d)(?=,|\s)")
 _FIELDS: Final = {"loss": "loss", "lr": "learning_rate", "grad_norm": "grad_norm", "time": "step_duration_seconds"}
 _NO_RESULT: Final = frozenset({"time", "data_time", "eta", "memory", "epoch", "iter", "step", "lr", "base_lr", "loss", "mode"})
-_SAVING: Final = re.compile(r"^Saving checkpoint at (?P<number>\d+) (?P<unit>epoch|iteration)s$")
+_SAVING: Final = re.compile(r"^Saving checkpoint at (?P<number>\d{1,15}) (?P<unit>epoch|iteration)s$")
 _OUTPUT: Final = re.compile(r"^Checkpoints will be saved to (?P<path>\S+?)(?: by \w+)?\.?$")
-_LIMIT: Final = re.compile(r"^workflow: \[.*\], max: (?P<number>\d+) (?P<unit>epochs|iters)$")
+_LIMIT: Final = re.compile(r"^workflow: \[.*\], max: (?P<number>\d{1,15}) (?P<unit>epochs|iters)$")
 _BEST: Final = re.compile(r"^(?:The best checkpoint with|Now best checkpoint is saved as) ")
+_MOST_STEPS: Final = 10**15
 _DIGITS: Final = 4  # behind the point, of losses and gradient norms
 
 
@@ -128,7 +131,7 @@ class MMEngine:
     def _json(self, line: Line) -> Reading:
         try:
             found = json.loads(line.text)
-        except ValueError:
+        except (ValueError, RecursionError):
             return [Malformed(line.number, "json")]
         printed = {key: str(value) for key, value in found.items() if isinstance(value, (int, float))}
         if "lr" not in printed or found.get("mode") == "val":
@@ -136,8 +139,8 @@ class MMEngine:
             return NOTHING if record is None else [record]
         step, is_exact = self._places.step(found)
         fields: dict[str, float] = {} if step is None else {"step": step}
-        if isinstance(found.get("epoch"), int):
-            fields["epoch"] = found["epoch"]
+        if (epoch := number(printed.get("epoch", ""))) is not None:
+            fields["epoch"] = epoch
         return [Record(line.number, fields | _values(printed), stamp=line.stamp, step_exact=is_exact)]
 
 
@@ -153,8 +156,8 @@ class _Places:
         """The step, and whether it is certain."""
         step, epoch, iteration = found.get("step"), found.get("epoch"), found.get("iter")
         if isinstance(step, int):
-            return step, True
-        if not isinstance(epoch, int) or not isinstance(iteration, int):
+            return (step, True) if abs(step) < _MOST_STEPS else (None, True)
+        if not isinstance(epoch, int) or not isinstance(iteration, int) or max(epoch, iteration) >= _MOST_STEPS:
             return None, True
         if epoch < self._epoch or self._epoch == 0:
             self._before = 0 if epoch == 1 else None

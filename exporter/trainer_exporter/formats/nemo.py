@@ -10,6 +10,7 @@ the total. The iteration is that of the epoch. Values are means over the logging
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from typing import Final
@@ -20,8 +21,8 @@ from trainer_exporter.formats.titled_bars import LastRedraw, TitledBar, titled_b
 from trainer_exporter.model import Checkpoint, CheckpointEvent, Line, Malformed, Phase, Record
 from trainer_exporter.numbers import NUMBER, number
 
-_TRAINING: Final = re.compile(r"^Training epoch (?P<epoch>\d+), iteration (?P<iteration>\d+)/(?P<total>\d+)(?= \||$)")
-_EPOCH: Final = re.compile(r"^Epoch (?P<epoch>\d+)$")
+_TRAINING: Final = re.compile(r"^Training epoch (?P<epoch>\d{1,15}), iteration (?P<iteration>\d{1,15})/(?P<total>\d{1,15})(?= \||$)")
+_EPOCH: Final = re.compile(r"^Epoch (?P<epoch>\d{1,15})$")
 _TIMING: Final = "train_step_timing in s"
 _FIELDS: Final = {
     "reduced_train_loss": "loss",
@@ -35,13 +36,13 @@ _EVALUATING: Final = re.compile(
     r"^(?P<sanity>Sanity checking )?(?:Validation|Testing): iteration \d+/(?:\d+|inf)|^(?:Validation|Validating)\b"
 )
 _SAVED: Final = re.compile(
-    rf"Global Checkpoint Save : Rank: \d+ : Iteration: (?P<step>\d+) : Start time: {NUMBER}s : Save duration: (?P<seconds>{NUMBER})s"
+    rf"Global Checkpoint Save : Rank: \d+ : Iteration: (?P<step>\d{{1,15}}) : Start time: {NUMBER}s : Save duration: (?P<seconds>{NUMBER})s"
 )
 _SCHEDULED: Final = re.compile(r"Scheduled async checkpoint save for (?P<path>\S+)")
-_FINALIZED: Final = re.compile(r"Async checkpoint save for step (?P<step>\d+) \((?P<path>[^)]*)\) finalized successfully")
-_SUCCESS: Final = re.compile(r"Successfully saved checkpoint from iteration +(?P<step>\d+) to (?P<path>\S+)")
+_FINALIZED: Final = re.compile(r"Async checkpoint save for step (?P<step>\d{1,15}) \((?P<path>[^)]*)\) finalized successfully")
+_SUCCESS: Final = re.compile(r"Successfully saved checkpoint from iteration +(?P<step>\d{1,15}) to (?P<path>\S+)")
 _RELATED: Final = re.compile(r"Async finalization time took|Global Checkpoint Load : Rank")
-_STEP_OF_NAME: Final = re.compile(r"step=(\d+)")
+_STEP_OF_NAME: Final = re.compile(r"step=(\d{1,15})")
 _MONITORED: Final = re.compile(rf"^Epoch \d+, global step \d+: '(?P<monitor>[^']+)' (?:reached (?P<value>{NUMBER}) |was not in top )")
 _STOPPED: Final = "`Trainer.fit` stopped: "
 _RESTORED: Final = re.compile(r"^Restored all states from the checkpoint")
@@ -91,6 +92,8 @@ class NeMo:
     def _place(self, epoch: int, iteration: int, total: int, printed: str | None) -> dict[str, float]:
         """Step and target as the trainer counts them, the same from epoch to epoch."""
         global_step = None if printed is None else value(printed)
+        if global_step is not None and not math.isfinite(global_step):
+            global_step = None
         if global_step is not None and epoch == 0 and iteration:
             self._counts_from_one = iteration == int(global_step) + 1
         step = iteration if global_step is None else int(global_step) + self._counts_from_one
@@ -105,7 +108,7 @@ class NeMo:
             if field is not None and (read := value(printed)) is not None:
                 fields[field] = read
         duration, batch = fields.get("step_duration_seconds"), fields.get("global_batch_size")
-        if duration and batch:
+        if duration and batch and math.isfinite(duration):
             fields["samples_per_second"] = batch / duration
         self._has_trained, self._is_evaluating = True, False
         return Record(line.number, fields, stamp=line.stamp)

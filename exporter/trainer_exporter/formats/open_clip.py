@@ -20,13 +20,15 @@ from trainer_exporter.numbers import NUMBER, moment, number
 _PREFIX: Final = re.compile(
     r"^(?P<day>\d{4}-\d\d-\d\d),(?P<clock>\d\d:\d\d:\d\d) \|(?: +[\w.-]+ \|)? +(?:INFO|WARNING|ERROR) \| (?:[\w.]+ \| )?"
 )
-_TRAINING: Final = re.compile(r"Train Epoch: (?P<epoch>\d+) \[ *(?P<done>\d+)/(?P<total>\d+) \(\d+%\)\][ \t](?=.*(?:Data \(t\)|Loss|LR))")
+_TRAINING: Final = re.compile(
+    r"Train Epoch: (?P<epoch>\d{1,15}) \[ *(?P<done>\d{1,15})/(?P<total>\d{1,15}) \(\d+%\)\][ \t](?=.*(?:Data \(t\)|Loss|LR))"
+)
 _LOSS: Final = re.compile(rf"(?<!\S)Loss: (?P<value>{NUMBER}) \({NUMBER}\)")
 _BATCH: Final = re.compile(rf"\bBatch \(t\): (?P<seconds>{NUMBER})(?:, (?P<rate>{NUMBER})/s)?(?=[, ])")
 _RATE: Final = re.compile(rf"\bLR: (?P<value>{NUMBER})(?= )")
-_EVALUATION: Final = re.compile(r"Eval Epoch: (?P<epoch>\d+) (?P<fields>\S.*)$")
-_RESULT: Final = re.compile(rf"([\w/.@-]+): ({NUMBER})(?=\t|$)")
-_EPOCH: Final = re.compile(r"Start epoch (?P<epoch>\d+)$")
+_EVALUATION: Final = re.compile(r"Eval Epoch: (?P<epoch>\d{1,15}) (?P<fields>\S.*)$")
+_RESULT: Final = re.compile(rf"(?<!\S)([\w/.@-]{{1,80}}): ({NUMBER})(?=\t|$)")
+_EPOCH: Final = re.compile(r"Start epoch (?P<epoch>\d{1,15})$")
 _RESUMED: Final = re.compile(r"=> resuming checkpoint '[^']*' \(epoch \d+\)")
 
 

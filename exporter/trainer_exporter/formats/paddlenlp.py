@@ -8,6 +8,7 @@ tokens per second are those of one device. A counterpart of the Hugging Face Tra
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Final
 
@@ -16,12 +17,12 @@ from trainer_exporter.formats.base import LOSS, NOTHING, Format, Reading
 from trainer_exporter.formats.dicts import evaluation
 from trainer_exporter.formats.epochs import StepsFromEpochs
 from trainer_exporter.model import Line, Malformed, Record
-from trainer_exporter.numbers import NUMBER, number
+from trainer_exporter.numbers import NUMBER, integer, number
 
-_TRAINING: Final = re.compile(rf"^loss: {NUMBER}, learning_rate: {NUMBER}, global_step: \d+(?=,|$)")
+_TRAINING: Final = re.compile(rf"^loss: {NUMBER}, learning_rate: {NUMBER}, global_step: \d{{1,15}}(?=,|$)")
 _EVALUATION: Final = re.compile(rf"^eval_\w+: {NUMBER}, .*\beval_runtime: {NUMBER}(?=,|$)")
 _PAIR: Final = re.compile(rf"(?:^|, )(?P<key>[A-Za-z_][\w/]*): (?P<value>{NUMBER})(?=, |$)")
-_TOTAL: Final = re.compile(r"^ *Total optimization steps = (?P<total>[\d,]+)(?:\.0)?$")
+_TOTAL: Final = re.compile(r"^ *Total optimization steps = (?P<total>[\d,]{1,15})(?:\.0)?$")
 _SKIPPED: Final = re.compile(rf"^optimizer not run, scale_before: {NUMBER}, scale_after: (?P<scale>{NUMBER})")
 _FIELDS: Final = {
     "loss": "loss",
@@ -60,8 +61,9 @@ class PaddleNlp:
             fields = {"skipped_steps": 1.0} | ({} if scale is None else {"loss_scale": scale})
             return [Record(line.number, fields, stamp=line.stamp)]
         if (found := _TOTAL.match(text)) is not None:
-            self._total = int(found["total"].replace(",", ""))
-            return [Record(line.number, {"target_steps": self._total}, stamp=line.stamp)]
+            self._total = integer(found["total"])
+            fields = {} if self._total is None else {"target_steps": self._total}
+            return [Record(line.number, fields, stamp=line.stamp)]
         if text.strip() == _ENDED:
             return [Record(line.number, stamp=line.stamp, closes=True)]
         return self._announcements.read(line, text)
@@ -76,11 +78,11 @@ class PaddleNlp:
             pairs.pop()  # the line is torn, and its last number may be too
         printed = dict(pairs)
         fields = {name: read for key, name in _FIELDS.items() if (read := number(printed.get(key, ""))) is not None}
-        if "step" not in fields:
+        if not math.isfinite(fields.get("step", math.nan)):
             return [Malformed(line.number, "no_step")]
         fields["step"] = int(fields["step"])
         rate = number(printed.get("interval_steps_per_second", ""))
-        if rate:
+        if rate and math.isfinite(rate):
             fields["step_duration_seconds"] = 1.0 / rate
         if self._total is not None and fields["step"] <= self._total:
             fields["target_steps"] = self._total

@@ -17,15 +17,15 @@ from trainer_exporter.formats.epoch_steps import place
 from trainer_exporter.model import Line, Malformed, Phase, Record
 from trainer_exporter.numbers import NUMBER, number
 
-_TRAINING: Final = re.compile(r"^Train: (?P<epoch>\d+) \[ *(?P<iteration>\d+)/(?P<length>\d+) \( *\d+%\)\]  +")
+_TRAINING: Final = re.compile(r"^Train: (?P<epoch>\d{1,15}) \[ *(?P<iteration>\d{1,15})/(?P<length>\d{1,15}) \( *\d+%\)\]  +")
 _LOSS: Final = re.compile(rf"\bLoss: *(?P<value>{NUMBER}) \( *{NUMBER}\)")
 _TIME: Final = re.compile(rf"\bTime: *(?P<seconds>{NUMBER})s, *(?P<rate>{NUMBER})/s ")
 _RATE: Final = re.compile(rf"\bLR: *(?P<value>{NUMBER}) ")
 _NORM: Final = re.compile(rf"\b(?:Grad|Norm|grad_norm): *(?P<value>{NUMBER}) \( *{NUMBER}\)")
-_TEST: Final = re.compile(r"^Test(?: \((?P<kind>\w+)\))?: \[ *(?P<done>\d+)/(?P<last>\d+)\]  +Time: ")
+_TEST: Final = re.compile(r"^Test(?: \((?P<kind>\w+)\))?: \[ *(?P<done>\d{1,15})/(?P<last>\d{1,15})\]  +Time: ")
 _MEAN: Final = re.compile(rf"(?<=  )(?P<name>Loss|Acc@\d): *{NUMBER} \( *(?P<mean>{NUMBER})\)")
 _BEST: Final = re.compile(rf"^\*\*\* Best metric: {NUMBER} \(epoch \d+\)$")
-_EPOCHS: Final = re.compile(r"^Scheduled epochs: (?P<epochs>\d+)\b")
+_EPOCHS: Final = re.compile(r"^Scheduled epochs: (?P<epochs>\d{1,15})\b")
 _LOADED: Final = re.compile(r"^Loaded checkpoint '[^']*' \(epoch \d+\)")
 
 

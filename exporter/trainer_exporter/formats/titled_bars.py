@@ -18,7 +18,7 @@ _HEAD_CHARACTERS: Final = 300
 _BAR_CHARACTERS: Final = 4096
 _PERCENT: Final = re.compile(r"\d{1,3}%$")
 _BAR: Final = re.compile(
-    r"\|[^|]*\| *(?P<done>\d+)/(?P<total>\d+|\?) \[(?P<elapsed>[\d:]+)<(?P<remaining>[\d:]+|\?)"
+    r"\|[^|]*\| *(?P<done>\d{1,15})/(?P<total>\d{1,15}|\?) \[(?P<elapsed>[\d:]+)<(?P<remaining>[\d:]+|\?)"
     r"(?:, *(?P<rate>[\d.]+|\?) ?(?:it/s|s/it|[a-z]+/s|s/[a-z]+))?"
     r"(?:, (?P<postfix>(?:[^\[\]]|\[[^\[\]]*\])*))?(?P<close>\])?"
 )
