@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import queue
+import os
 import resource
+import select
 import signal
 from collections.abc import Callable
 
@@ -12,37 +13,50 @@ from trainer_exporter.config import Config
 from trainer_exporter.notify import Notifier
 
 MOST_FILES = 65_536
+# Python runs a handler between two instructions: one whose signal came on the brink of a wait runs after that wait.
+TURN_S = 1.0
 
 
 def run(config: Config, *, reload: Callable[[], Config]) -> None:
     """Serve until SIGTERM or SIGINT; SIGHUP takes over a changed configuration."""
     app = App(config, reload=reload)
-    # A handler only notes the signal: it may interrupt the work that an earlier one has asked for.
-    asked: queue.SimpleQueue[int] = queue.SimpleQueue()
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, lambda received, _: asked.put(received))
+    received = _Signals(signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
     _allow_many_files()
     notifier = Notifier()
     app.start()
     notifier.ready()
     try:
-        _wait_for_the_end(app, asked, notifier)
+        while (number := received.next(timeout_s=notifier.watchdog_s)) in (None, signal.SIGHUP):
+            if number is not None:
+                app.reload()
+            elif app.is_alive:
+                notifier.alive()
     finally:
         notifier.stopping()
         app.stop()
 
 
-def _wait_for_the_end(app: App, asked: queue.SimpleQueue[int], notifier: Notifier) -> None:
-    while True:
-        try:
-            received = asked.get(timeout=notifier.watchdog_s)
-        except queue.Empty:
-            if app.is_alive:
-                notifier.alive()
-            continue
-        if received != signal.SIGHUP:
-            return
-        app.reload()
+class _Signals:
+    """Signals in the order in which they came.
+
+    The operating system may hand a signal to any thread, and Python runs its handler in the main one only when that wakes by itself; a byte
+    in a pipe wakes it at once. Nothing is done in a handler: it may interrupt the work that an earlier signal has asked for.
+    """
+
+    def __init__(self, *numbers: signal.Signals) -> None:
+        self._reader, writer = os.pipe()
+        os.set_blocking(writer, False)
+        signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+        self._waiting = b""
+        for number in numbers:
+            signal.signal(number, lambda *_: None)
+
+    def next(self, *, timeout_s: float | None) -> int | None:
+        """The number of the next signal; None when none came in time."""
+        if not self._waiting and select.select([self._reader], [], [], timeout_s)[0]:
+            self._waiting = os.read(self._reader, 64)
+        first, self._waiting = self._waiting[:1], self._waiting[1:]
+        return first[0] if first else None
 
 
 def _allow_many_files() -> None:
