@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import stat
 from collections.abc import Sequence
+from typing import Final
 
 from trainer_exporter.config import Config
 from trainer_exporter.errors import ConfigError
 from trainer_exporter.formats import Format, registry
 from trainer_exporter.formats.user import build
+from trainer_exporter.intake import Intake
+from trainer_exporter.model import Chunk, Record
+
+_HEAD_BYTES: Final = 64 << 10
 
 
 def catalogue(config: Config) -> tuple[Format, ...]:
@@ -32,3 +39,22 @@ def chosen(formats: Sequence[Format], name: str, *, file: str, key: str) -> tupl
     if not found:
         raise ConfigError(file, key, found=repr(name), expected="one of " + ", ".join(sorted(one.name for one in formats)))
     return found
+
+
+def is_private(path: str, formats: Sequence[Format]) -> bool:
+    """Whether a private format reads something at the beginning of this file: then it is a log, whatever it is called."""
+    private = [one for one in formats if one.private]
+    if not private:
+        return False
+    chunk = Chunk(_head(path), 1, 0.0, live=False)
+    return any(isinstance(event, Record) for event in Intake(private).feed(chunk))
+
+
+def _head(path: str) -> bytes:
+    """The first whole lines of a file; none of what is no file, or cannot be read."""
+    try:
+        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK | os.O_NOCTTY)) as file:
+            data = file.read(_HEAD_BYTES) if stat.S_ISREG(os.fstat(file.fileno()).st_mode) else b""
+    except OSError:
+        return b""
+    return data[: data.rfind(b"\n") + 1]

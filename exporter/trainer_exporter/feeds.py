@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import replace
 
+from trainer_exporter.catalogue import is_private
 from trainer_exporter.feed import Assignment, Feed, Tools
 from trainer_exporter.formats import Format
 from trainer_exporter.logfeed import LogFeed
@@ -60,7 +61,7 @@ class Feeds:
     def _feed(self, assignment: Assignment) -> Feed | None:
         """None for a file that has a tracker's name and is none of its files, or none yet."""
         path, now = assignment.path, self._tools.clock.mono()
-        if assignment.format:
+        if assignment.format or is_private(path, self._tools.formats):
             return LogFeed(assignment, self._tools)
         if now < self._undecided.get(path, now):
             return None

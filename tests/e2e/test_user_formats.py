@@ -99,6 +99,16 @@ def test_serve_exports_a_format_that_a_reload_brings(tmp_path: Path) -> None:
         assert 'format="heron"' in daemon.get("/metrics")
 
 
+def test_backtest_reads_a_format_of_ones_own(tmp_path: Path) -> None:
+    config = written(tmp_path / "config.yml", FIVE_LINES)
+    log = written(tmp_path / "train.log", "".join(LINE.replace("1200", str(step)).replace("2.314", "nan") for step in range(1, 60)))
+
+    done = command("backtest", "--json", "--config.file", config, log)
+
+    assert done.returncode == 0, done.stderr
+    assert "TrainingLossNotFinite" in {fired["alert"] for fired in json.loads(done.stdout)}
+
+
 def test_a_pinned_source_is_read_as_its_format_alone(tmp_path: Path) -> None:
     log = written(tmp_path / "heron" / "train.log", LINE + "step 9999 | loss: 9.5\n{'loss': 9.5, 'grad_norm': 1.0, 'epoch': 3.0}\n")
     config = written(tmp_path / "config.yml", f"sources: [{{path: {log}, owner: here, format: heron}}]\n" + FIVE_LINES)
