@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from trainer_exporter import incidents
+from trainer_exporter.catalogue import is_private
 from trainer_exporter.errors import TrainerExporterError
 from trainer_exporter.formats import Format
 from trainer_exporter.intake import Intake
@@ -310,7 +311,7 @@ def read(paths: Sequence[str], formats: Sequence[Format]) -> list[Log]:
 
 def _read(path: str, run: str, formats: Sequence[Format]) -> Log:
     tracker = tracker_for(os.path.abspath(path))  # noqa: PTH100 - idem
-    if tracker is not None:
+    if tracker is not None and not is_private(path, formats):
         return _read_tracker(path, run, tracker)
     intake = Intake(formats)
     events: list[Event] = []

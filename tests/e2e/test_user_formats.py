@@ -91,7 +91,7 @@ def test_serve_exports_a_format_that_a_reload_brings(tmp_path: Path) -> None:
         config.write_text(sources + FIVE_LINES)
         daemon.process.send_signal(signal.SIGHUP)
 
-        eventually(lambda: daemon.value("trainer_loss", run="heron") == 2.314, within_s=15, what="the history, read anew")
+        eventually(lambda: daemon.value("trainer_loss", run="heron") == 2.314, within_s=30, what="the history, read anew")
         with log.open("a") as file:
             file.write(LINE.replace("it 1200", "it 1201").replace("ce 2.314", "ce 2.25"))
         eventually(lambda: daemon.value("trainer_loss", run="heron") == 2.25, within_s=10, what="the next step")
