@@ -305,12 +305,18 @@ class Intake:
         return piece if len(piece) < self._max_line_bytes else piece[: self._max_line_bytes].rpartition(b" ")[0]
 
     def _refuse(self, line: Line) -> set[str]:
-        """Say of a torn line that it was one of ours, where it shows. The file is over: the parser that saw it has done its work."""
+        """Say of a torn line that it was one of ours, where it shows; what tells no value cannot tell a wrong one, and is heard.
+
+        The file is over: the parser that saw the line has done its work.
+        """
         self._release()
-        known = self._format
-        is_ours = known is not None and self._parser_of(line.stream).parse(line) is not None
+        reading = self._parser_of(line.stream).parse(line) if self._format is not None else None
         self._parsers.pop(line.stream, None)
-        if not is_ours and not any(one.sniff(line.text) for one in (*self._programs, *(self._fallback if known is None else ()))):
+        if reading and not any(_tells_a_value(said) for said in reading):
+            self._out.extend(reading)
+            return {"parsed"}
+        asked = (*self._programs, *(self._fallback if self._format is None else ()))
+        if reading is None and not any(one.sniff(line.text) for one in asked):
             return set()
         self._out.append(Malformed(line.number, TORN))
         return {"malformed"}
@@ -441,6 +447,10 @@ class Intake:
 
 def _measures(said: Record | Malformed) -> bool:
     return isinstance(said, Record) and ("step" in said.fields or "loss" in said.fields)
+
+
+def _tells_a_value(said: Record | Malformed) -> bool:
+    return isinstance(said, Malformed) or bool(said.fields or said.metrics or said.facts or said.checkpoint)
 
 
 def _settles(known: Format) -> bool:
