@@ -13,7 +13,22 @@ SOURCES = Path(__file__).parents[2] / "exporter" / PACKAGE
 
 FOR_ALL = {"model", "errors", "clock", "health", "names", "version"}
 # Modules that plug the boxes together; everything else sees its own box and what is for all.
-COMPOSITION = {"app", "backtest", "cli", "feed", "feeds", "logfeed", "trackerfeed", "scout", "saves", "service", "workloads", "catalogue", "replay", "__main__"}
+COMPOSITION = {
+    "__main__",
+    "app",
+    "backtest",
+    "catalogue",
+    "cli",
+    "feed",
+    "feeds",
+    "logfeed",
+    "replay",
+    "saves",
+    "scout",
+    "service",
+    "trackerfeed",
+    "workloads",
+}
 # Boxes that another box is built on.
 ALLOWED = {
     "config_model": {"config_section", "gpu"},  # a configured card is one whose peak is known
@@ -26,7 +41,14 @@ ALLOWED = {
     "incidents": {"numbers"},
     "sources": {"numbers"},
 }
-OWNERS = {"yaml": {"config"}, "pynvml": {"gpu"}, "prometheus_client": {"metrics"}, "watchdog": {"sources"}, "tensorboard": {"sources"}, "mlflow": {"sources"}}
+OWNERS = {
+    "yaml": {"config"},
+    "pynvml": {"gpu"},
+    "prometheus_client": {"metrics"},
+    "watchdog": {"sources"},
+    "tensorboard": {"sources"},
+    "mlflow": {"sources"},
+}
 
 
 def modules() -> list[Path]:
