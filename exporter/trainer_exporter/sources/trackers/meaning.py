@@ -104,7 +104,7 @@ _EVALUATION_LOSS: Final = re.compile(r"(?:loss|lm_loss|val_loss|loss_epoch|total
 _TEST: Final = re.compile(r"test[/_].+", re.IGNORECASE)
 # What an evaluation reports of its own speed and size is no result.
 _NO_RESULT: Final = re.compile(
-    r"(?:.*[/_])?(?:runtime|\w+_per_second|\w+_time|num_\w*(?:tokens|samples)\w*|global_valid_\w+|step|epoch|timing.*|loss_step)",
+    r"(?:.*[/_])?(?:runtime|\w+_per_second|\w+_time|num_\w*(?:tokens|samples)\w*|global_valid_\w+|timing.*)|step|epoch|loss_step",
     re.IGNORECASE,
 )
 _RESULT: Final = re.compile(

@@ -21,6 +21,7 @@ from trainer_exporter.sources.trackers.whole import Document, number, numbers
 
 _NAME: Final = "trainer_state.json"
 _CHECKPOINT: Final = re.compile(r"checkpoint-(\d+)")
+_TOGETHER_S: Final = 60.0
 _LOOKED_AT: Final = 64  # checkpoints with the highest steps; those of one run are rarely so many
 
 
@@ -60,12 +61,17 @@ class TrainerState:
 
 
 def _newest(path: str) -> str | None:
-    """Of the states in an output directory and its checkpoints the one that was written last."""
+    """Of the states in an output directory and its checkpoints the one that was written last.
+
+    Of those with about the same time, the directory's own, else that of the highest step: a copy of a run has no times of its own.
+    """
     states = list(_states(path))
-    return max(states)[1] if states else None
+    last = max((written for written, _ in states), default=0.0)
+    return next((each for written, each in states if written >= last - _TOGETHER_S), None)
 
 
 def _states(path: str) -> Iterator[tuple[float, str]]:
+    """(time, path): the directory's own, then its checkpoints from the highest step down."""
     directory, _, name = path.rpartition("/")
     for each in (path, *(f"{directory}/{checkpoint}/{_NAME}" for checkpoint in _checkpoints(directory, name))):
         try:
@@ -82,7 +88,7 @@ def _checkpoints(directory: str, name: str) -> list[str]:
     except OSError:
         return []
     found = [(int(match[1]), each) for each in names if (match := _CHECKPOINT.fullmatch(each))]
-    return [each for _, each in sorted(found)[-_LOOKED_AT:]]
+    return [each for _, each in sorted(found, reverse=True)[:_LOOKED_AT]]
 
 
 def _source(path: str) -> str:

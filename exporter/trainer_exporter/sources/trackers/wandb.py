@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from trainer_exporter.model import Record, Stamp
 from trainer_exporter.sources.trackers.base import Batch, Extent, Reader, Tracker
-from trainer_exporter.sources.trackers.meaning import Interpreter
+from trainer_exporter.sources.trackers.meaning import MAX_NAME, Interpreter
 from trainer_exporter.sources.trackers.rows import Rows
 from trainer_exporter.sources.trackers.tail import Tail
 from trainer_exporter.sources.trackers.whole import Document, number
@@ -29,7 +29,7 @@ _FULL, _FIRST, _MIDDLE, _LAST = 1, 2, 3, 4
 _MOST_BYTES: Final = 4 << 20  # of a record that is looked into
 _TRIES: Final = 5
 _HISTORY, _CONFIG, _RUN, _EXIT = 2, 5, 17, 18  # fields of Record
-_DISPLAY_NAME = 8  # of RunRecord
+_RUN_CONFIG, _DISPLAY_NAME = 4, 8  # of RunRecord
 _ITEM, _KEY, _NESTED_KEY, _VALUE = 1, 1, 2, 16
 _NUMBER_BYTES: Final = 64  # a number is short; tables and histograms are not
 _PATH_BYTES: Final = 1024
@@ -238,8 +238,13 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 def _facts(run: bytes) -> dict[str, str]:
-    name = next((value for field, value in fields(run) if field == _DISPLAY_NAME and isinstance(value, bytes)), b"")
-    return {"run_name": name.decode("utf-8", "replace")[:_PATH_BYTES]} if name else {}
+    facts: dict[str, str] = {}
+    for field, value in fields(run):
+        if field == _DISPLAY_NAME and isinstance(value, bytes):
+            facts["run_name"] = value.decode("utf-8", "replace")[:MAX_NAME]
+        elif field == _RUN_CONFIG and isinstance(value, bytes):
+            facts |= _output_dir(value)
+    return facts
 
 
 def _output_dir(config: bytes) -> dict[str, str]:
