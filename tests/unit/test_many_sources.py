@@ -107,3 +107,16 @@ def test_an_evaluation_that_two_sources_tell_of_counts_once(state: RunState) -> 
             state.fold(record, Moment(START + step, True, tick=START + step, clock="arrival"), source=source)
 
     assert state.attempt.eval_metrics["accuracy"] == [0.5, 0.6]
+
+
+def test_a_value_that_the_console_rounds_is_shown_as_a_tracker_has_it(state: RunState) -> None:
+    for step in range(1, 31):
+        past(state, CONSOLE, step, loss=2.605)
+    assert state.snapshot(START).gauges["loss"] == 2.605
+
+    for step in range(1, 31):
+        past(state, EVENTS, step, at=float(step), precise=True, loss=2.6053857)
+
+    gauges = state.snapshot(START).gauges
+    assert gauges["loss"] == 2.6053857
+    assert gauges["loss_baseline"] == 2.605  # each step has been counted already

@@ -127,8 +127,12 @@ class Attempt:
         rank = 0 if record.late else 1 + int(state.exact) + int("step" in fields) + 2 * int(record.precise)
         wall = moment.wall if moment.live else None
         for field in SERIES_FIELDS:
-            if field in fields and self.series[field].accepts(source, rank, step):
-                self._show(field, fields[field], step=step, wall=wall, hidden=field in record.hidden_nonfinite)
+            if field not in fields:
+                continue
+            if self.series[field].accepts(source, rank, step):
+                self._show(field, record, step=step, wall=wall)
+            elif record.precise:
+                self.series[field].correct(step, fields[field])
         self.target = fields.get("target_steps", self.target)
         self.remaining_s = fields.get("remaining_seconds", self.remaining_s)
         if "epoch" in fields and (step is None or self.step is None or step >= self.step):
@@ -149,10 +153,10 @@ class Attempt:
                 self._result_steps[name] = step
             self.eval_metrics[name] = [*self.eval_metrics.get(name, [])[-signals.EVALUATIONS + 1 :], value]
 
-    def _show(self, field: str, value: float, *, step: float | None, wall: float | None, hidden: bool) -> None:
-        series = self.series[field]
-        series.show(step, value)
-        if not math.isfinite(value) or hidden:
+    def _show(self, field: str, record: Record, *, step: float | None, wall: float | None) -> None:
+        series, value = self.series[field], record.fields[field]
+        series.show(step, value, precise=record.precise)
+        if not math.isfinite(value) or field in record.hidden_nonfinite:
             return
         series.push(value, wall=wall)
         if field == "eval_loss":

@@ -18,6 +18,7 @@ class FieldSeries:
 
     def __init__(self, *, latch_s: float, windows: bool = False, spikes: bool = False) -> None:
         self.value: float | None = None
+        self._is_precise = False
         self._owner = ""
         self._owner_rank = -1
         self._ordinal = 0.0
@@ -43,9 +44,14 @@ class FieldSeries:
     def _own(self, source: str, rank: int) -> None:
         self._owner, self._owner_rank, self._ahead = source, rank, 0
 
-    def show(self, step: float | None, value: float) -> None:
+    def correct(self, step: float | None, value: float) -> None:
+        """A source that does not round tells of the step whose value is shown: then it is shown as it is."""
+        if step is not None and step == self._ordinal and not self._is_precise:
+            self.value, self._is_precise = value, True
+
+    def show(self, step: float | None, value: float, *, precise: bool = False) -> None:
         """Make this the last value, whatever it is."""
-        self.value = value
+        self.value, self._is_precise = value, precise
         self._ordinal = self._ordinal + 1 if step is None else step
 
     def push(self, value: float, *, wall: float | None) -> None:
