@@ -7,7 +7,8 @@
 
 ``A → B`` is previous → current. A line without a step belongs to the last step of its stream. The same words stand in printed
 configuration, source code and prose; so a first record needs a step and a loss on one line, and words that belong to no
-pair must be few. The GPU line is claimed and says nothing: NVML is that source.
+pair must be few. ``train acc = 0.8750, training loss = 0.0312`` alone may come without a step. The GPU line is claimed and
+says nothing: NVML is that source.
 """
 
 from __future__ import annotations
@@ -72,6 +73,8 @@ _DELTA: Final = re.compile(rf"\((?:Δ|∆|d(?:elta)?) *=? *{NUMBER}\)")
 _RATE: Final = re.compile(rf"(?<![\w.])({NUMBER}) ?(samples|tokens|tok)/s(?:ec)?\b(?! *[:=])")
 _CODE: Final = re.compile(r"[a-z_]\(|\w\{|\{\w")  # a call, a constructor's print-out, a template
 _WORD: Final = re.compile(r"[^\W\d_]{2,}")
+# One line an epoch or a task, without a number of either: the one shape in which a loss without a step is believed.
+_RESULT: Final = re.compile(rf"^train acc = {NUMBER}, training loss = (?P<loss>{NUMBER})$")
 _GPU: Final = re.compile(r"^gpu[- ]util(?:ization)? *[:=] *\d", re.IGNORECASE)
 _STRAY_WORDS: Final = 3
 _MAX_CHARACTERS: Final = 2000
@@ -95,6 +98,14 @@ class Plain:
         text = line.text.strip()
         if _GPU.match(text):
             return NOTHING if self._step is not None else None
+        if (result := _RESULT.match(text)) is not None:
+            return _result(line, result["loss"])
+        return self._pairs(line, text)
+
+    def flush(self) -> Reading:
+        return NOTHING
+
+    def _pairs(self, line: Line, text: str) -> Reading | None:
         if len(text) > _MAX_CHARACTERS or "%|" in text:  # a progress bar counts what it likes
             return None
         fields = _from_json(text) if text.startswith("{") else _from_pairs(text)
@@ -106,9 +117,6 @@ class Plain:
             return None
         self._place(fields)
         return [_record(line, fields)]
-
-    def flush(self) -> Reading:
-        return NOTHING
 
     def _attached(self, line: Line, fields: dict[str, float]) -> Reading | None:
         if self._step is None or not fields.keys() & _WITHOUT_STEP or fields.keys() & {"loss", "eval_loss"}:
@@ -130,6 +138,11 @@ class Plain:
                 del fields["target_steps"]
                 fields["step"] = step
         self._step = step
+
+
+def _result(line: Line, text: str) -> Reading | None:
+    loss = number(text)
+    return None if loss is None else [_record(line, {"loss": loss})]
 
 
 def _record(line: Line, fields: dict[str, float]) -> Record:
