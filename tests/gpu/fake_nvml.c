@@ -2,7 +2,8 @@
  *
  * What it answers stands in a script, a text file named by FAKE_NVML_SCRIPT, which is read anew at every call, so that a test can
  * change the weather while a program runs. One "KEY VALUE" a line; keys of a card begin with its slot ("3.util 100") or with "*"
- * for all cards; a card's own line wins. tests/gpu/fake.py writes the script and lists the keys.
+ * for all cards; a card's own line wins. "3.mig 2" cuts card 3 into two MIG instances, whose keys begin with "3m0" and "3m1" and have no
+ * general ones. tests/gpu/fake.py writes the script and lists the keys.
  *
  * Every guarded call of a card can be told to fail (ERROR), to block (HANG) or to abort the process (CRASH), all calls of the card
  * or one: "3.error 15", "3.power.error 3", "3.util.hang forever". A call that blocks looks at the script now and then and
@@ -21,12 +22,12 @@ typedef unsigned long long u64;
 typedef int status;
 
 enum {
-    SUCCESS = 0, UNINITIALIZED = 1, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, INSUFFICIENT_SIZE = 7, TIMEOUT = 10,
+    SUCCESS = 0, UNINITIALIZED = 1, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6, INSUFFICIENT_SIZE = 7, TIMEOUT = 10,
     ARGUMENT_VERSION_MISMATCH = 25
 };
-enum { SLOTS = 64, SCRIPT_BYTES = 65536, NO_INSTANCE = -1, XID_EVENT = 8 };
+enum { CARDS = 64, PARTS = 8, SLOTS = CARDS * (1 + PARTS), SCRIPT_BYTES = 65536, NO_INSTANCE = -1, XID_EVENT = 8 };
 
-static char slots[SLOTS]; /* a handle is the address of its slot */
+static char slots[SLOTS]; /* a handle is the address of its slot: first the cards, then the MIG instances of each */
 static u64 watched[SLOTS];
 static int users;
 static u64 delivered;
@@ -59,8 +60,16 @@ static int find(const char *key, char *into, size_t room) {
     return 0;
 }
 
+static int is_part(int slot) { return slot >= CARDS; }
+static int card_of(int slot) { return is_part(slot) ? (slot - CARDS) / PARTS : slot; }
+static int part_of(int slot) { return (slot - CARDS) % PARTS; }
+
 static int text(int slot, const char *key, char *into, size_t room) {
     char full[96];
+    if (is_part(slot)) {
+        snprintf(full, sizeof full, "%dm%d.%s", card_of(slot), part_of(slot), key);
+        return find(full, into, room);
+    }
     snprintf(full, sizeof full, "%d.%s", slot, key);
     if (find(full, into, room)) return 1;
     snprintf(full, sizeof full, "*.%s", key);
@@ -112,9 +121,23 @@ static void block(int slot, const char *key) {
     }
 }
 
-/* Hang, crash or fail as the script has it, for all calls of a slot and for this one. */
+/* What NVML tells of a MIG instance; all else is told of its card alone. */
+static int speaks(int slot, const char *call) {
+    static const char *const known[] = {"uuid", "name", "memory", "memory_v1", "processes", "instance"};
+    if (!is_part(slot)) return 1;
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+        if (strcmp(call, known[i]) == 0) return 1;
+    return 0;
+}
+
+/* Hang, crash or fail as the script has it, for all calls of a slot and for this one; what befalls a card befalls its instances. */
 static status befall(int slot, const char *call) {
     char key[64];
+    if (is_part(slot)) {
+        status result = befall(card_of(slot), call);
+        if (result != SUCCESS) return result;
+        if (!speaks(slot, call)) return NOT_SUPPORTED;
+    }
     block(slot, "hang");
     snprintf(key, sizeof key, "%s.hang", call);
     block(slot, key);
@@ -188,20 +211,20 @@ status nvmlSystemGetDriverVersion(char *into, u32 room) {
     return copy(into, room, find("driver_version", value, sizeof value) ? value : "570.86.10");
 }
 
-static int present(int slot) { return slot < (int)global("count", 8) && slot < SLOTS && !number(slot, "absent", 0); }
+static int present(int slot) { return slot < (int)global("count", 8) && slot < CARDS && !number(slot, "absent", 0); }
 
 status nvmlDeviceGetCount_v2(u32 *count) {
     load();
     if (!users) return UNINITIALIZED;
     *count = 0;
-    for (int slot = 0; slot < SLOTS; slot++) *count += present(slot);
+    for (int slot = 0; slot < CARDS; slot++) *count += present(slot);
     return SUCCESS;
 }
 
 status nvmlDeviceGetHandleByIndex_v2(u32 index, void **device) {
     load();
     if (!users) return UNINITIALIZED;
-    for (int slot = 0; slot < SLOTS; slot++) {
+    for (int slot = 0; slot < CARDS; slot++) {
         if (!present(slot) || index--) continue;
         *device = &slots[slot];
         return (status)number(slot, "handle.error", SUCCESS);
@@ -212,7 +235,8 @@ status nvmlDeviceGetHandleByIndex_v2(u32 index, void **device) {
 status nvmlDeviceGetUUID(void *device, char *into, u32 room) {
     char otherwise[64];
     GUARD("uuid");
-    snprintf(otherwise, sizeof otherwise, "GPU-%08x-fa4e-4000-8000-%012x", slot, slot);
+    snprintf(otherwise, sizeof otherwise, "%s-%08x-fa4e-4000-8000-%012x", is_part(slot) ? "MIG" : "GPU", card_of(slot),
+             is_part(slot) ? 1 + part_of(slot) : slot);
     return copy_text(slot, "uuid", otherwise, into, room);
 }
 
@@ -247,6 +271,7 @@ status nvmlDeviceGetPciInfo_v3(void *device, pci *info) {
 
 status nvmlDeviceGetUtilizationRates(void *device, u32 rates[2]) {
     GUARD("util");
+    if (number(slot, "mig", 0)) return NOT_SUPPORTED;
     rates[0] = (u32)number(slot, "util", 0);
     rates[1] = (u32)number(slot, "memutil", 0);
     return SUCCESS;
@@ -337,17 +362,184 @@ typedef struct {
     } value;
 } field_value;
 
+/* Fields by key: an error of its own stands in "KEY.error". Those of a link have the link as scope. */
+static status field(int slot, field_value *value) {
+    enum { AS_U32 = 1, AS_U64 = 3, LINKS = 12 };
+    static const struct {
+        u32 field, type;
+        const char *key;
+        u64 otherwise;
+    } known[] = {
+        {82, AS_U32, "memory_temperature", 41}, {91, AS_U32, "nvlinks", LINKS},      {94, AS_U32, "pcie_replays", 0},
+        {38, AS_U64, "nvlink_crc_flit", 0},     {45, AS_U64, "nvlink_crc_data", 0},  {52, AS_U64, "nvlink_replay", 0},
+        {59, AS_U64, "nvlink_recovery", 0},     {160, AS_U64, "nvlink_ecc", 0},      {208, AS_U64, "nvlink_each_receive", 0},
+        {215, AS_U64, "nvlink_each_recovery", 0},
+    };
+    char key[64], whole[64];
+    if (value->field == 165) {
+        if (value->scope >= number(slot, "nvlinks", LINKS)) return INVALID_ARGUMENT;
+        snprintf(key, sizeof key, "nvlink_state.%u", value->scope);
+        value->type = AS_U32;
+        value->value.small = (u32)number(slot, key, 1);
+        return (status)number(slot, "nvlink_state_field.error", SUCCESS);
+    }
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
+        if (known[i].field != value->field) continue;
+        if (known[i].field > 200 && !text(slot, known[i].key, key, sizeof key)) return NOT_SUPPORTED;
+        snprintf(whole, sizeof whole, "%s.error", known[i].key);
+        value->type = known[i].type;
+        if (known[i].type == AS_U32) value->value.small = (u32)number(slot, known[i].key, known[i].otherwise);
+        else value->value.large = number(slot, known[i].key, known[i].otherwise);
+        return (status)number(slot, whole, SUCCESS);
+    }
+    return NOT_SUPPORTED;
+}
+
 status nvmlDeviceGetFieldValues(void *device, int count, field_value *values) {
-    enum { MEMORY_TEMPERATURE = 82, AS_U32 = 1 };
     GUARD("fields");
-    for (int i = 0; i < count; i++) {
-        values[i].result = values[i].field == MEMORY_TEMPERATURE ? (status)number(slot, "memory_temperature.error", SUCCESS)
-                                                                  : NOT_SUPPORTED;
-        values[i].type = AS_U32;
-        values[i].value.small = (u32)number(slot, "memory_temperature", 41);
+    for (int i = 0; i < count; i++) values[i].result = field(slot, &values[i]);
+    return SUCCESS;
+}
+
+status nvmlDeviceGetNvLinkState(void *device, u32 link, u32 *active) {
+    char key[64];
+    GUARD("nvlink_state");
+    if (link >= number(slot, "nvlinks", 12)) return INVALID_ARGUMENT;
+    snprintf(key, sizeof key, "nvlink_state.%u", link);
+    *active = number(slot, key, 1) != 0;
+    return SUCCESS;
+}
+
+status nvmlDeviceGetRemappedRows(void *device, u32 *corrected, u32 *uncorrected, u32 *pending, u32 *failure) {
+    GUARD("remapped");
+    if (number(slot, "mig", 0)) return NOT_SUPPORTED;
+    *corrected = (u32)number(slot, "remapped_corrected", 0);
+    *uncorrected = (u32)number(slot, "remapped_uncorrected", 0);
+    *pending = (u32)number(slot, "remap_pending", 0);
+    *failure = (u32)number(slot, "remap_failure", 0);
+    return SUCCESS;
+}
+
+/* Only for a script that has them: no card since Ampere retires pages. */
+status nvmlDeviceGetRetiredPages(void *device, u32 uncorrected, u32 *count, u64 *addresses) {
+    char value[64];
+    const char *key = uncorrected ? "retired_uncorrected" : "retired_corrected";
+    GUARD("retired");
+    if (!text(slot, key, value, sizeof value)) return NOT_SUPPORTED;
+    u32 room = *count;
+    *count = (u32)number(slot, key, 0);
+    for (u32 i = 0; addresses && i < *count && i < room; i++) addresses[i] = 4096ULL * i;
+    return *count > room || (*count && !addresses) ? INSUFFICIENT_SIZE : SUCCESS;
+}
+
+PLAIN(nvmlDeviceGetCurrPcieLinkGeneration, "pcie", u32, "pcie_generation", 4)
+PLAIN(nvmlDeviceGetCurrPcieLinkWidth, "pcie", u32, "pcie_width", 16)
+PLAIN(nvmlDeviceGetMaxPcieLinkGeneration, "pcie", u32, "pcie_generation_max", 4)
+PLAIN(nvmlDeviceGetMaxPcieLinkWidth, "pcie", u32, "pcie_width_max", 16)
+PLAIN(nvmlDeviceGetPcieReplayCounter, "replays", u32, "pcie_replays", 0)
+
+status nvmlDeviceGetPcieThroughput(void *device, u32 receive, u32 *kilobytes) {
+    GUARD("throughput");
+    pause_ms(20);
+    *kilobytes = (u32)number(slot, receive ? "pcie_receive_kb" : "pcie_transmit_kb", 0);
+    return SUCCESS;
+}
+
+/* ------------------------------------------------------------------ MIG: "N.mig COUNT" */
+
+static int is_cut(int slot) {
+    char value[16];
+    return text(slot, "mig", value, sizeof value);
+}
+
+status nvmlDeviceGetMigMode(void *device, u32 *now, u32 *pending) {
+    GUARD("mig");
+    *now = *pending = is_cut(slot);
+    return SUCCESS;
+}
+
+status nvmlDeviceGetMaxMigDeviceCount(void *device, u32 *count) {
+    GUARD("mig");
+    *count = (u32)number(slot, "mig_most", PARTS - 1);
+    return SUCCESS;
+}
+
+status nvmlDeviceGetMigDeviceHandleByIndex(void *device, u32 index, void **part) {
+    GUARD("mig");
+    int handle = CARDS + slot * PARTS + (int)index;
+    if (index >= number(slot, "mig", 0) || index >= PARTS || number(handle, "absent", 0)) return NOT_FOUND;
+    *part = &slots[handle];
+    return SUCCESS;
+}
+
+PLAIN(nvmlDeviceGetGpuInstanceId, "instance", u32, "gpu_instance", (u64)(1 + part_of(slot)))
+PLAIN(nvmlDeviceGetComputeInstanceId, "instance", u32, "compute_instance", 0)
+
+/* ------------------------------------------------------------------ GPM: "N.gpm 1", and percentages in gpm_sm and so on */
+
+typedef struct {
+    int slot;
+    double taken;
+} sample;
+
+typedef struct {
+    u32 id;
+    status result;
+    double value;
+    const char *names[3];
+} gpm_metric;
+
+typedef struct {
+    u32 version, count;
+    sample *older, *newer;
+    gpm_metric metrics[];
+} gpm_request;
+
+status nvmlGpmQueryDeviceSupport(void *device, u32 support[2]) {
+    GUARD("gpm");
+    support[1] = (u32)number(slot, "gpm", 0);
+    return SUCCESS;
+}
+
+status nvmlGpmSampleAlloc(sample **made) {
+    *made = calloc(1, sizeof **made);
+    return SUCCESS;
+}
+
+status nvmlGpmSampleGet(void *device, sample *into) {
+    GUARD("gpm_sample");
+    if (!number(slot, "gpm", 0)) return NOT_SUPPORTED;
+    *into = (sample){slot, now()};
+    return SUCCESS;
+}
+
+status nvmlGpmMigSampleGet(void *device, u32 instance, sample *into) {
+    GUARD("gpm_sample");
+    for (int handle = CARDS + slot * PARTS; handle < CARDS + (slot + 1) * PARTS; handle++) {
+        if (number(handle, "gpu_instance", (u64)(1 + part_of(handle))) != instance) continue;
+        *into = (sample){handle, now()};
+        return SUCCESS;
+    }
+    return NOT_FOUND;
+}
+
+status nvmlGpmMetricsGet(gpm_request *request) {
+    static const char *const keys[] = {[1] = "gpm_graphics", [2] = "gpm_sm", [3] = "gpm_occupancy", [5] = "gpm_tensor", [10] = "gpm_dram"};
+    char value[64];
+    load();
+    if (request->version != 1) return ARGUMENT_VERSION_MISMATCH;
+    if (request->older->slot != request->newer->slot) return INVALID_ARGUMENT;
+    for (u32 i = 0; i < request->count; i++) {
+        gpm_metric *metric = &request->metrics[i];
+        const char *key = metric->id < sizeof keys / sizeof *keys ? keys[metric->id] : NULL;
+        int known = key && text(request->newer->slot, key, value, sizeof value);
+        metric->result = known ? SUCCESS : NOT_SUPPORTED;
+        metric->value = !known ? 0 : request->newer->taken - request->older->taken < 0.1 ? 0.0 / 0.0 : strtod(value, NULL);
     }
     return SUCCESS;
 }
+
+/* ------------------------------------------------------------------ processes */
 
 typedef struct {
     u32 pid;
@@ -372,21 +564,23 @@ status nvmlDeviceGetComputeRunningProcesses_v3(void *device, u32 *count, process
     return *count > room || (*count && !list) ? INSUFFICIENT_SIZE : SUCCESS;
 }
 
-/* ------------------------------------------------------------------ events: "event.N SLOT XID", N counting from 1 */
+/* ------------------------------------------------------------------ events: "event.N SLOT XID [GPU_INSTANCE COMPUTE_INSTANCE]", N counting from 1 */
 
-static int event(u64 serial, int *slot, u64 *xid) {
+static int event(u64 serial, int *slot, u64 *xid, u32 instances[2]) {
     char key[32], value[64];
+    instances[0] = instances[1] = (u32)NO_INSTANCE;
     snprintf(key, sizeof key, "event.%llu", serial);
-    return find(key, value, sizeof value) && sscanf(value, "%d %llu", slot, xid) == 2;
+    return find(key, value, sizeof value) && sscanf(value, "%d %llu %u %u", slot, xid, &instances[0], &instances[1]) >= 2;
 }
 
 status nvmlEventSetCreate(void **set) {
     int slot;
     u64 xid;
+    u32 instances[2];
     load();
     if (!users) return UNINITIALIZED;
     *set = &delivered;
-    while (event(delivered + 1, &slot, &xid)) delivered++; /* what happened before is not told */
+    while (event(delivered + 1, &slot, &xid, instances)) delivered++; /* what happened before is not told */
     return SUCCESS;
 }
 
@@ -412,17 +606,64 @@ status nvmlEventSetWait_v2(void *set, event_data *data, u32 timeout_ms) {
     double until = now() + timeout_ms / 1e3;
     int slot;
     u64 xid;
+    u32 instances[2];
     if (set != &delivered) return INVALID_ARGUMENT;
     for (;;) {
         load();
         if (global("wait.error", SUCCESS)) return (status)global("wait.error", SUCCESS);
-        while (event(delivered + 1, &slot, &xid)) {
+        while (event(delivered + 1, &slot, &xid, instances)) {
             delivered++;
-            if (slot < 0 || slot >= SLOTS || !(watched[slot] & XID_EVENT)) continue;
-            *data = (event_data){&slots[slot], XID_EVENT, xid, NO_INSTANCE, NO_INSTANCE};
+            if (slot < 0 || slot >= CARDS || !(watched[slot] & XID_EVENT)) continue;
+            *data = (event_data){&slots[slot], XID_EVENT, xid, instances[0], instances[1]};
             return SUCCESS;
         }
         if (now() >= until) return TIMEOUT;
         pause_ms(50);
     }
+}
+
+/* ------------------------------------------------------------------ events of the system: "unbind N", N counting up */
+
+static u64 unbindings;
+
+typedef struct {
+    u32 version;
+    void *set;
+} system_set;
+
+typedef struct {
+    u32 version;
+    u64 types;
+    void *set;
+} system_registration;
+
+typedef struct {
+    u64 type;
+    u32 gpu;
+} system_event;
+
+typedef struct {
+    u32 version, timeout_ms;
+    void *set;
+    system_event *events;
+    u32 room, count;
+} system_wait;
+
+status nvmlSystemEventSetCreate(system_set *request) {
+    load();
+    if (!users) return UNINITIALIZED;
+    unbindings = global("unbind", 0);
+    request->set = &unbindings;
+    return SUCCESS;
+}
+
+status nvmlSystemRegisterEvents(system_registration *request) { return request->types == 1 ? SUCCESS : NOT_SUPPORTED; }
+
+status nvmlSystemEventSetWait(system_wait *request) {
+    load();
+    request->count = 0;
+    if (global("unbind", 0) <= unbindings) return TIMEOUT;
+    unbindings = global("unbind", 0);
+    request->events[request->count++] = (system_event){1, 0};
+    return SUCCESS;
 }

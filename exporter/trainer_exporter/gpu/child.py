@@ -1,8 +1,9 @@
-"""The process that talks to the driver: ``python -m trainer_exporter.gpu.child INTERVAL_SECONDS``.
+"""The process that talks to the driver: ``python -m trainer_exporter.gpu.child INTERVAL_SECONDS [GPUS_FOLDER [throughput]]``.
 
 Tells what it sees as one JSON object a line on its standard output (``board`` reads them). It ends when its standard input
 closes or at SIGTERM, and then finishes the driver call in flight first: killing a monitor in mid-call has locked up A100s. So nothing here
-asks the kernel for a deadly signal when the parent dies; its closed end of the pipe is word enough.
+asks the kernel for a deadly signal when the parent dies; its closed end of the pipe is word enough. SIGUSR1 makes it let go of all GPUs for
+a while, for a reset or for a new driver; a driver that tells of an unbinding has it do the same.
 """
 
 from __future__ import annotations
@@ -13,21 +14,27 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, Final
 
 from trainer_exporter.errors import GpuError
-from trainer_exporter.gpu import nvml
+from trainer_exporter.gpu import kernel, nvml
+from trainer_exporter.gpu.card import Card, cards_of
 
 BEAT_S: Final = 2.0
 SESSION: Final = "session"
 EVENT_WAIT_MS: Final = 500  # also how long an end may wait for the thread of events
 LONGEST_CALL_S: Final = 60.0  # a dead GSP holds a call for 6 or 45 s; what takes longer never returns
 HOPELESS_S: Final = 60.0  # so long no card answers, then a fresh process tries a fresh session
+SICK_S: Final = 300.0  # so long a card fails, then too: after its reset only a fresh session sees it
+HELD_UP_S: Final = 1.0  # a look takes a tenth of that
 # Asks for a fresh process. After a driver reload only that maps the new library; EX_TEMPFAIL of sysexits.
 EXIT_RENEW: Final = 75
+EXIT_RELEASE: Final = 76  # idem, after a while in which nobody holds the GPUs
 ABSENT: Final = frozenset({nvml.LIBRARY_NOT_FOUND, nvml.DRIVER_NOT_LOADED})
 SESSION_GONE: Final = frozenset({nvml.UNINITIALIZED, nvml.INVALID_ARGUMENT, nvml.DRIVER_NOT_LOADED, nvml.UNKNOWN})
+WORDS: Final = {nvml.GPU_IS_LOST: "lost", nvml.RESET_REQUIRED: "reset_required"}
 
 
 class Voice:
@@ -53,30 +60,45 @@ def end() -> None:
 
 
 class Session:
-    """One NVML session with its workers, one a card, and a thread that waits for Xid events."""
+    """One NVML session with its workers, one a card, and a thread that waits for events.
 
-    def __init__(self, voice: Voice, interval_s: float) -> None:
+    ``gpus`` is the folder in which the kernel lists its GPUs; the session is renewed when the list changes.
+    """
+
+    def __init__(self, voice: Voice, interval_s: float, *, gpus: str = "", throughput: bool = False) -> None:
         self._voice = voice
         self._interval_s = interval_s
+        self._gpus = gpus
+        self._throughput = throughput
         self._stop = threading.Event()
         self._answers: dict[str, int] = {}  # UUID -> error code of the last look, 0 when it succeeded
+        self._sick_since: dict[str, float] = {}
+        self._busy_since: dict[str, float] = {}  # UUID -> when the look in progress began
+        self._wants: str = ""  # why a fresh session is wanted
         self.exit_code = 0
 
     def stop(self) -> None:
         self._stop.set()
 
+    def release(self) -> None:
+        """Let go of all GPUs for a while."""
+        self._renew("released", EXIT_RELEASE)
+
     def run(self) -> None:
         """Open the driver, poll until told to stop, close it. For a thread of its own: each of the three can hang."""
         driver = nvml.Driver()
+        listed = kernel.gpus(self._gpus)
         try:
             driver.open()
-            cards = driver.cards()
+            cards = cards_of(driver, throughput=self._throughput)
+            self._voice.say("cards", cards=[each.identity() for one in cards for each in (one, *one.instances)])
         except GpuError as error:
             self._give_up(error)
             return
-        self._voice.say("cards", cards=[card.identity() for card in cards])
-        threads = self._start(cards)
-        self._watch(cards)
+        if driver.unanswered:
+            self._sick_since[""] = time.monotonic()
+        threads = self._start(driver, cards)
+        self._watch(cards, listed)
         for thread in threads:
             thread.join()
         driver.close()
@@ -86,58 +108,89 @@ class Session:
         self._voice.say("driver", state=state, detail=str(error))
         end()
 
-    def _start(self, cards: list[nvml.Card]) -> list[threading.Thread]:
+    def _start(self, driver: nvml.Driver, cards: list[Card]) -> list[threading.Thread]:
         # The set stands before the first reading: whoever has seen a reading may rely on events being heard.
-        events = _events(cards)
+        events, unbinding = _events(cards), nvml.Unbinding()
         threads = [threading.Thread(target=self._work, args=(card,), name=card.uuid, daemon=True) for card in cards]
-        if cards:
-            threads.append(threading.Thread(target=self._listen, args=(cards, events), name="events", daemon=True))
+        threads.append(threading.Thread(target=self._listen, args=(cards, events, unbinding), name="events", daemon=True))
+        threads.append(threading.Thread(target=self._count, args=(driver,), name="count", daemon=True))
         for thread in threads:
             thread.start()
         return threads
 
-    def _watch(self, cards: list[nvml.Card]) -> None:
+    def _watch(self, cards: list[Card], listed: frozenset[str]) -> None:
         """Wait for the stop; ask for a fresh process when this session is of no more use."""
         hopeless_since: float | None = None
-        while not self._stop.wait(min(self._interval_s, 1.0) if cards else self._interval_s):
+        while not self._stop.wait(min(self._interval_s, 1.0)):
             answers = list(self._answers.values())
-            dark = len(answers) == len(cards) and all(answers)
+            dark = bool(cards) and len(answers) == len(cards) and all(answers)
             now = time.monotonic()
             hopeless_since = (hopeless_since or now) if dark else None
-            gone = dark and bool(cards) and SESSION_GONE.issuperset(answers)
-            if gone or (hopeless_since is not None and now - hopeless_since > HOPELESS_S):
-                self.exit_code = EXIT_RENEW
-                end()
-                return
+            if dark and SESSION_GONE.issuperset(answers):
+                self._renew("session gone")
+            elif hopeless_since is not None and now - hopeless_since > HOPELESS_S:
+                self._renew("no card answers")
+            elif not self._is_held_up(now):  # a call that hangs cannot be left behind, nor may it cost the others their rows
+                self._renew_if_wanted(now, listed)
 
-    def _work(self, card: nvml.Card) -> None:
+    def _renew_if_wanted(self, now: float, listed: frozenset[str]) -> None:
+        if kernel.gpus(self._gpus) != listed:
+            self._wants = "the kernel lists other GPUs"
+        elif any(now - since > SICK_S for since in list(self._sick_since.values())):
+            self._wants = "a card that does not recover"
+        if self._wants:
+            self._renew(self._wants)
+
+    def _is_held_up(self, now: float) -> bool:
+        return any(now - since > HELD_UP_S for since in list(self._busy_since.values()))
+
+    def _renew(self, why: str, code: int = EXIT_RENEW) -> None:
+        self.exit_code = code
+        self._voice.say("renew", why=why)
+        self._stop.set()
+        end()
+
+    def _work(self, card: Card) -> None:
         due = time.monotonic()
         while not self._stop.is_set():
+            self._busy_since[card.uuid] = time.monotonic()
             self._look(card)
+            del self._busy_since[card.uuid]
             due = max(due + self._interval_s, time.monotonic())
             self._stop.wait(due - time.monotonic())
 
-    def _look(self, card: nvml.Card) -> None:
-        """One look at a card, told as a reading or as a failure; abandoned between two calls at a stop."""
-        began = time.monotonic()
-        values: dict[str, Any] = {}
+    def _look(self, card: Card) -> None:
+        """One look at a card and then at its parts; a card that fails takes its parts along."""
         try:
-            for name, value in card.look():
-                if value is not None:
-                    values[name] = value
-                if self._stop.is_set():
-                    return
-            if not values.keys() - {"processes"}:
-                raise GpuError("look", nvml.INVALID_ARGUMENT, "no call knows this handle")
+            self._read(card)
+            for part in card.instances:
+                self._read(part)
+            if card.has_changed_layout():
+                self._wants = "other MIG instances"
         except GpuError as error:
             self._answers[card.uuid] = error.code
-            word = "lost" if error.code == nvml.GPU_IS_LOST else "driver"
-            self._voice.say("failed", uuid=card.uuid, error=word, detail=str(error))
+            self._sick_since.setdefault(card.uuid, time.monotonic())
+            card.forget()
+            for each in (card, *card.instances):
+                self._voice.say("failed", uuid=each.uuid, error=WORDS.get(error.code, "driver"), detail=str(error))
             return
         self._answers[card.uuid] = 0
+        self._sick_since.pop(card.uuid, None)
+
+    def _read(self, card: Card) -> None:
+        """Tell one reading; abandoned between two calls at a stop. Raises GpuError."""
+        began = time.monotonic()
+        values: dict[str, Any] = {}
+        for name, value in card.look():
+            if value is not None:
+                values[name] = value
+            if self._stop.is_set():
+                return
+        if not values.keys() - {"processes"}:
+            raise GpuError("look", nvml.INVALID_ARGUMENT, "no call knows this handle")
         self._voice.say("reading", uuid=card.uuid, took=round(time.monotonic() - began, 4), values=values)
 
-    def _listen(self, cards: list[nvml.Card], events: nvml.XidEvents | None) -> None:
+    def _listen(self, cards: list[Card], events: nvml.XidEvents | None, unbinding: nvml.Unbinding) -> None:
         while not self._stop.is_set():
             events = events or _events(cards)
             began = time.monotonic()
@@ -146,14 +199,30 @@ class Session:
             except GpuError:  # a card was lost: the set must be built anew for the others
                 events, event = None, None
             if event is not None:
-                self._voice.say("xid", uuid=event[0], xid=event[1])
-            else:  # a set without cards answers at once
-                self._stop.wait(max(0.0, began + EVENT_WAIT_MS / 1000 - time.monotonic()))
+                self._voice.say("xid", **event)
+                continue
+            if unbinding.is_asked():
+                self.release()
+            # a set without cards answers at once
+            self._stop.wait(max(0.0, began + EVENT_WAIT_MS / 1000 - time.monotonic()))
+
+    def _count(self, driver: nvml.Driver) -> None:
+        """Notice that the driver lists another number of cards, where no folder of the kernel tells."""
+        before: int | None = None
+        while not self._stop.is_set():
+            try:
+                now: int | None = driver.count()
+            except GpuError:
+                now = None
+            if before is not None and now is not None and now != before:
+                self._wants = "the driver lists other cards"
+            before = now if before is None else before
+            self._stop.wait(self._interval_s)
 
 
-def _events(cards: list[nvml.Card]) -> nvml.XidEvents | None:
+def _events(cards: Sequence[Card]) -> nvml.XidEvents | None:
     try:
-        return nvml.XidEvents(cards)
+        return nvml.XidEvents({card.uuid: card.device for card in cards}) if cards else None
     except GpuError:
         return None
 
@@ -191,13 +260,13 @@ class Bugs:
             end()
 
 
-def main(interval_s: float) -> int:
+def main(interval_s: float, gpus: str = "", *, throughput: bool = False) -> int:
     """Poll until told to stop; the exit code says whether a fresh process is wanted."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the daemon will close our input
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGUSR1})
     voice = Voice(_private_output())
     threading.excepthook = Bugs(voice).report
-    session = Session(voice, interval_s)
+    session = Session(voice, interval_s, gpus=gpus, throughput=throughput)
     worker = threading.Thread(target=session.run, name=SESSION, daemon=True)
     for thread in (
         threading.Thread(target=_await_parent, name="parent", daemon=True),
@@ -205,7 +274,8 @@ def main(interval_s: float) -> int:
         worker,
     ):
         thread.start()
-    signal.sigwait({signal.SIGTERM})
+    if signal.sigwait({signal.SIGTERM, signal.SIGUSR1}) == signal.SIGUSR1:
+        session.release()
     session.stop()
     worker.join(LONGEST_CALL_S)
     return session.exit_code
@@ -213,4 +283,4 @@ def main(interval_s: float) -> int:
 
 if __name__ == "__main__":
     # At once, without Python's own tear-down, which would wait for threads that may never come back.
-    os._exit(main(float(sys.argv[1])))
+    os._exit(main(float(sys.argv[1]), *sys.argv[2:3], throughput=sys.argv[3:] == ["throughput"]))

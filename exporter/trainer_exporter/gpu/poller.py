@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import IO, Any, Final, Protocol
 
 from trainer_exporter.clock import Clock
+from trainer_exporter.gpu import kernel
 from trainer_exporter.gpu.board import Board
 from trainer_exporter.health import Health
 from trainer_exporter.model import GpuSnapshot
@@ -29,6 +30,10 @@ SITE: Final = "gpu"
 INTERVAL_S: Final = 10.0
 DEADLINE_S: Final = 10.0  # a driver whose GSP answers late needs 6 s a call; one such call a look is no reason to drop the card
 EXIT_RENEW: Final = 75  # the child's word for "start me anew"; see gpu/child.py
+EXIT_RELEASE: Final = 76  # idem, for "start me anew when the GPUs have been free for a while"
+KERNEL_LOG: Final = "/dev/kmsg"
+KERNEL_GPUS: Final = "/proc/driver/nvidia/gpus"
+KERNEL_S: Final = 1.0  # pace of the looks at the kernel's log
 LONGEST_LINE: Final = 1 << 20
 
 
@@ -41,7 +46,16 @@ class Patience:
     first_pause_s: float = 1.0  # before a new child; doubles up to the longest
     longest_pause_s: float = 60.0
     absent_pause_s: float = 300.0  # before looking again for a driver where there was none
+    release_s: float = 60.0  # in which nobody holds the GPUs, so that they can be reset or get another driver
     steady_s: float = 120.0  # a child that lived so long starts the pauses anew
+
+
+@dataclass(frozen=True, slots=True)
+class KernelPlaces:
+    """Where the kernel tells of its GPUs; "" for a place that is not to be looked at."""
+
+    log: str = KERNEL_LOG
+    gpus: str = KERNEL_GPUS
 
 
 class Process(Protocol):
@@ -59,9 +73,12 @@ class Process(Protocol):
 Launch = Callable[[], Process]
 
 
-def launcher(interval_s: float, *, env: Mapping[str, str] | None = None, command: Sequence[str] = ()) -> Launch:
-    """Starts the child that polls: a fresh program, never a fork, for NVML must not be carried over one."""
-    words = tuple(command) or (sys.executable, "-m", "trainer_exporter.gpu.child", str(interval_s))
+def launcher(interval_s: float, *, env: Mapping[str, str] | None = None, gpus: str = KERNEL_GPUS, throughput: bool = False) -> Launch:
+    """Starts the child that polls: a fresh program, never a fork, for NVML must not be carried over one.
+
+    ``gpus`` is the kernel's folder of them; ``throughput`` has the PCIe traffic read, which blocks for 40 ms a card and look.
+    """
+    words = (sys.executable, "-m", "trainer_exporter.gpu.child", str(interval_s), gpus, *(("throughput",) if throughput else ()))
 
     def launch() -> Process:
         return subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0, env=env)
@@ -85,29 +102,36 @@ class Poller:
         deadline_s: float = DEADLINE_S,
         devices_expected: int | None = None,
         patience: Patience | None = None,
+        places: KernelPlaces | None = None,
         launch: Launch | None = None,
     ) -> None:
         self._clock = clock
         self._health = health
         self._patience = patience or Patience()
-        self._launch = launch or launcher(interval_s)
+        self._places = places or KernelPlaces()
+        self._launch = launch or launcher(interval_s, gpus=self._places.gpus)
         self._board = Board(clock, oldest_s=interval_s + deadline_s, expected=devices_expected)
         self._stopping = threading.Event()
         self._wake_r, self._wake_w = os.pipe()
         self._thread = threading.Thread(target=self._run, name="gpu-poller", daemon=True)
+        self._kernel = threading.Thread(target=self._watch_kernel, name="gpu-kernel", daemon=True)
+        self._log_is_missing = False  # only worth a line where there are cards
+        self._has_let_go = False
         self._left: list[Process] = []  # children that SIGKILL did not end
         self._driver = ""
         self._launches = 0
 
     def start(self) -> None:
+        self._kernel.start()
         self._thread.start()
 
     def stop(self) -> None:
         """Ask the child to end, wait a little, and return; a child in a driver call that hangs is left to finish it."""
         self._stopping.set()
         os.write(self._wake_w, b"x")
-        if self._thread.ident is not None:
-            self._thread.join()
+        for thread in (self._thread, self._kernel):
+            if thread.ident is not None:
+                thread.join()
         os.close(self._wake_w)
         os.close(self._wake_r)
 
@@ -124,8 +148,31 @@ class Poller:
                     self._live()
             if self._clock.mono() - began > self._patience.steady_s:
                 pause_s = self._patience.first_pause_s
-            self._stopping.wait(self._patience.absent_pause_s if self._driver == "absent" else pause_s)
+            self._stopping.wait(self._pause(pause_s))
             pause_s = min(2 * pause_s, self._patience.longest_pause_s)
+
+    def _pause(self, usual_s: float) -> float:
+        if self._has_let_go:
+            return self._patience.release_s
+        return self._patience.absent_pause_s if self._driver == "absent" else usual_s
+
+    def _watch_kernel(self) -> None:
+        """Fold what the kernel says into the board. A thread of its own: a child may be hanging in the driver that the kernel tells of."""
+        told = kernel.KernelLog(self._places.log)
+        self._log_is_missing = bool(self._places.log) and not told.is_readable
+        while True:
+            with self._health.guard(SITE):
+                self._board.kernel_lists(len(kernel.gpus(self._places.gpus)))
+                self._hear_kernel(told.lines())
+            if self._stopping.wait(KERNEL_S):
+                break
+        told.close()
+
+    def _hear_kernel(self, lines: Sequence[str]) -> None:
+        for line in lines:
+            found = kernel.xid(line)
+            if found is not None and not self._board.hear_kernel(found):
+                self._report("xid_of_unknown_card", line[-200:])
 
     def _may_launch(self) -> bool:
         """One successor may run beside a child that cannot be killed, not a queue of them."""
@@ -183,7 +230,12 @@ class Poller:
         kind = message["kind"]
         if kind == "cards":
             self._driver = ""
-            log.info("NVML lists %d GPUs", len(message["cards"]))
+            log.info("NVML lists %d GPUs", sum(not card.get("parent_uuid") for card in message["cards"]))
+            if self._log_is_missing and message["cards"]:
+                self._log_is_missing = False
+                log.info("%s cannot be read: Xid errors come from NVML alone", self._places.log)
+        elif kind == "renew":
+            log.info("the process that reads the GPUs makes room for a new one: %s", message["why"])
         elif kind == "driver" and message["state"] != self._driver:
             self._driver = message["state"]
             log.log(logging.INFO if self._driver == "absent" else logging.ERROR, "no GPU readings: %s", message["detail"])
@@ -198,12 +250,13 @@ class Poller:
             if pipe is not None:
                 pipe.close()
         code = _exit_code(process, self._patience.grace_s)
+        self._has_let_go = code == EXIT_RELEASE
         if self._stopping.is_set():
             if code is None:
                 log.warning("pid %d is left to finish a driver call that does not return", process.pid)
         elif code is None:
             self._kill(process)
-        elif not self._driver and code != EXIT_RENEW:
+        elif not self._driver and code not in {EXIT_RENEW, EXIT_RELEASE}:
             self._report("child_died", f"the process that reads the GPUs ended with {code}; it will be started again")
 
     def _kill(self, process: Process) -> None:
