@@ -22,7 +22,7 @@ from trainer_exporter.clock import Clock, SystemClock
 from trainer_exporter.config import Config, listen_address
 from trainer_exporter.errors import TrainerExporterError
 from trainer_exporter.feeds import Feeds, Tools
-from trainer_exporter.gpu.poller import Poller
+from trainer_exporter.gpu.poller import KernelPlaces, Poller, launcher
 from trainer_exporter.health import Health
 from trainer_exporter.metrics import daemon, gpus, runs, status
 from trainer_exporter.metrics.family import Sample
@@ -76,6 +76,8 @@ class App:
                 interval_s=config.gpu.interval_s,
                 deadline_s=config.gpu.deadline_s,
                 devices_expected=config.gpu.devices,
+                places=KernelPlaces(log=config.gpu.kernel_log),
+                launch=launcher(config.gpu.interval_s, throughput=config.gpu.pcie_throughput),
             )
             if config.gpu.enabled
             else None

@@ -66,6 +66,8 @@ class GpuConfig:
     interval_s: float = 10.0
     deadline_s: float = 10.0
     devices: int | None = None
+    pcie_throughput: bool = False  # takes 40 ms a card and look
+    kernel_log: str = "/dev/kmsg"
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,8 +178,10 @@ def _gpu(section: Section) -> GpuConfig:
         interval_s=section.duration("interval", defaults.interval_s, minimum=1.0),
         deadline_s=section.duration("deadline", defaults.deadline_s, minimum=1.0),
         devices=section.whole("devices", 0, minimum=1) or None,
+        pcie_throughput=section.boolean("pcie_throughput", default=False),
+        kernel_log=section.text("kernel_log") or defaults.kernel_log,
     )
-    section.finish(("enabled", "metrics", "interval", "deadline", "devices"))
+    section.finish(("enabled", "metrics", "interval", "deadline", "devices", "pcie_throughput", "kernel_log"))
     return gpu
 
 

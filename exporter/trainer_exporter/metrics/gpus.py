@@ -6,7 +6,7 @@ not have stays (Xid counts, losses, the join with the runs).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
 from trainer_exporter.metrics.family import Family, Kind, Sample
@@ -28,7 +28,8 @@ def _card(name: str, text: str, *labels: str, kind: Kind = "gauge") -> Family:
 
 DEVICES: Final = _family("devices", "GPUs that the driver lists and that are not lost; 0 without a driver (NVML).")
 EXPECTED: Final = _family(
-    "devices_expected", "GPUs that the node should have: as configured, else the most seen since the exporter started."
+    "devices_expected",
+    "GPUs that the node should have: as configured, else the most that the driver or the kernel has listed since the exporter started.",
 )
 SUCCESS: Final = _card(
     "collect_success", "Whether the latest look at this GPU succeeded and is recent; at 0 it has no other readings (NVML)."
@@ -60,7 +61,10 @@ RUN_INFO: Final = _card(
     "container",
 )
 XIDS: Final = _card(
-    "xid_errors_total", "Xid errors since the exporter started (NVML events); a loss that none told counts as 79.", "xid", kind="counter"
+    "xid_errors_total",
+    "Xid errors since the exporter started (NVML events and the kernel's log); a loss that neither told counts as 79.",
+    "xid",
+    kind="counter",
 )
 XID_TIME: Final = _card("xid_last_timestamp_seconds", "Unix time of the last Xid error of this number.", "xid")
 
@@ -92,6 +96,45 @@ ECC: Final = _card(
     "counter",
     kind="counter",
 )
+REMAPPED: Final = _card(
+    "remapped_rows", "Rows of memory that were replaced by spare ones over the card's life, by the kind of error (NVML).", "kind"
+)
+REMAP_PENDING: Final = _card("row_remap_pending", "Whether a row waits for a reset of the GPU to be replaced (NVML).")
+REMAP_FAILURE: Final = _card("row_remap_failure", "Whether a row could not be replaced; the card is to be exchanged then (NVML).")
+RETIRED: Final = _card("retired_pages", "Pages of memory no longer used, by the kind of error; cards before Ampere only (NVML).", "kind")
+LINKS: Final = _card("nvlink_active_links", "NVLinks that are up (NVML).")
+LINK_ERRORS: Final = _card(
+    "nvlink_errors_total",
+    "Errors of all NVLinks of a card since the driver was loaded or the card was reset (NVML).",
+    "kind",
+    kind="counter",
+)
+PCIE_GENERATION: Final = _card("pcie_link_generation", "PCIe generation at this moment; falls on an idle card to save power (NVML).")
+PCIE_WIDTH: Final = _card("pcie_link_width", "PCIe lanes at this moment (NVML).")
+PCIE_GENERATION_MAX: Final = _card("pcie_link_generation_max", "PCIe generation that card and slot can have (NVML).")
+PCIE_WIDTH_MAX: Final = _card("pcie_link_width_max", "PCIe lanes that card and slot can have (NVML).")
+REPLAYS: Final = _card("pcie_replays_total", "PCIe packets that had to be sent again since the driver was loaded (NVML).", kind="counter")
+PCIE_TRANSMIT: Final = _card(
+    "pcie_transmit_bytes_per_second", "PCIe traffic from the GPU during 20 ms in bytes per second; off unless configured (NVML)."
+)
+PCIE_RECEIVE: Final = _card(
+    "pcie_receive_bytes_per_second", "PCIe traffic to the GPU during 20 ms in bytes per second; off unless configured (NVML)."
+)
+ENGINE_ACTIVE: Final = _card(
+    "graphics_engine_active_ratio", "Share of time between two looks in which any work was on the GPU (NVML GPM, Hopper and newer)."
+)
+SM_ACTIVE: Final = _card(
+    "sm_active_ratio", "Share of the streaming multiprocessors that were busy between two looks (NVML GPM, Hopper and newer)."
+)
+SM_OCCUPANCY: Final = _card(
+    "sm_occupancy_ratio", "Warps in flight as a share of the most there can be, between two looks (NVML GPM, Hopper and newer)."
+)
+TENSOR_ACTIVE: Final = _card(
+    "tensor_active_ratio", "Share of time between two looks in which the tensor cores worked (NVML GPM, Hopper and newer)."
+)
+DRAM_ACTIVE: Final = _card(
+    "dram_active_ratio", "Memory bandwidth used between two looks as a share of the most there can be (NVML GPM, Hopper and newer)."
+)
 
 # The readings that are one number of a card.
 FIGURES: Final[tuple[tuple[Family, Callable[[GpuReading], float | None]], ...]] = (
@@ -108,6 +151,27 @@ FIGURES: Final[tuple[tuple[Family, Callable[[GpuReading], float | None]], ...]] 
     (SLOWDOWN, lambda card: card.slowdown_temperature_celsius),
     (SM_CLOCK, lambda card: card.sm_clock_hertz),
     (MEMORY_CLOCK, lambda card: card.memory_clock_hertz),
+    (REMAP_PENDING, lambda card: card.row_remap_pending),
+    (REMAP_FAILURE, lambda card: card.row_remap_failure),
+    (LINKS, lambda card: card.nvlink_active_links),
+    (PCIE_GENERATION, lambda card: card.pcie_link_generation),
+    (PCIE_WIDTH, lambda card: card.pcie_link_width),
+    (PCIE_GENERATION_MAX, lambda card: card.pcie_link_generation_max),
+    (PCIE_WIDTH_MAX, lambda card: card.pcie_link_width_max),
+    (REPLAYS, lambda card: card.pcie_replays),
+    (PCIE_TRANSMIT, lambda card: card.pcie_transmit_bytes_per_second),
+    (PCIE_RECEIVE, lambda card: card.pcie_receive_bytes_per_second),
+    (ENGINE_ACTIVE, lambda card: card.graphics_engine_active_ratio),
+    (SM_ACTIVE, lambda card: card.sm_active_ratio),
+    (SM_OCCUPANCY, lambda card: card.sm_occupancy_ratio),
+    (TENSOR_ACTIVE, lambda card: card.tensor_active_ratio),
+    (DRAM_ACTIVE, lambda card: card.dram_active_ratio),
+)
+# Those that are a number for each kind of error.
+KINDS: Final[tuple[tuple[Family, Callable[[GpuReading], Mapping[str, int] | None]], ...]] = (
+    (REMAPPED, lambda card: card.remapped_rows),
+    (RETIRED, lambda card: card.retired_pages),
+    (LINK_ERRORS, lambda card: card.nvlink_errors),
 )
 
 FAMILIES: Final = (
@@ -121,6 +185,7 @@ FAMILIES: Final = (
     XIDS,
     XID_TIME,
     *(family for family, _ in FIGURES),
+    *(family for family, _ in KINDS),
     THROTTLE,
     ECC,
 )
@@ -156,7 +221,8 @@ def _state(card: GpuReading, *, lost: bool, now_wall: float) -> Iterator[Sample]
 def _xids(card: GpuReading, snapshot: GpuSnapshot, now_wall: float) -> Iterator[Sample]:
     labels = _labels(card)
     counted = {xid: count for (uuid, xid), count in snapshot.xids.items() if uuid == card.identity.uuid}
-    for xid in sorted({*KNOWN_XIDS, *counted}):
+    known = () if card.identity.parent_uuid else KNOWN_XIDS  # of a MIG instance's, few ever come
+    for xid in sorted({*known, *counted}):
         count = counted.get(xid)
         yield Sample(XIDS, (*labels, str(xid)), count.count if count else 0)
         if count and count.last_wall is not None:
@@ -168,7 +234,10 @@ def _data(card: GpuReading) -> Iterator[Sample]:
     for family, figure in FIGURES:
         value = figure(card)
         if value is not None:
-            yield Sample(family, labels, value)
+            yield Sample(family, labels, int(value) if isinstance(value, bool) else value)
+    for family, counts in KINDS:
+        for kind, number in (counts(card) or {}).items():
+            yield Sample(family, (*labels, kind), number)
     for reason, active in (card.throttle_active or {}).items():
         yield Sample(THROTTLE, (*labels, reason), int(active))
     for (kind, counter), count in (card.ecc_errors or {}).items():
