@@ -13,8 +13,6 @@ from trainer_exporter.config import Config
 from trainer_exporter.notify import Notifier
 
 MOST_FILES = 65_536
-# Python runs a handler between two instructions: one whose signal came on the brink of a wait runs after that wait.
-TURN_S = 1.0
 
 
 def run(config: Config, *, reload: Callable[[], Config]) -> None:
