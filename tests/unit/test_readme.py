@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from trainer_exporter import config
+from trainer_exporter import cli, config
 from trainer_exporter.formats import registry
 
 REPOSITORY = Path(__file__).parents[2]
@@ -42,6 +42,12 @@ def test_its_make_targets_exist() -> None:
     targets = set(re.findall(r"^([a-z-]+):", (REPOSITORY / "Makefile").read_text(), re.MULTILINE))
 
     assert set(re.findall(r"`?make ([a-z-]+)", README)) <= targets
+
+
+def test_its_list_of_formats_is_what_the_command_prints(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["formats"]) == 0
+
+    assert f"```text\n{capsys.readouterr().out.rstrip()}\n```" in README
 
 
 def test_every_format_says_in_one_line_what_it_reads() -> None:
