@@ -41,7 +41,7 @@ def test_its_links_lead_somewhere(path: str) -> None:
 def test_its_make_targets_exist() -> None:
     targets = set(re.findall(r"^([a-z-]+):", (REPOSITORY / "Makefile").read_text(), re.MULTILINE))
 
-    assert set(re.findall(r"`?make ([a-z-]+)", README)) <= targets
+    assert set(re.findall(r"(?m)(?:`|^)make ([a-z-]+)", README)) <= targets
 
 
 def test_its_list_of_formats_is_what_the_command_prints(capsys: pytest.CaptureFixture[str]) -> None:
