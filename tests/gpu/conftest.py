@@ -10,7 +10,7 @@ import pytest
 
 import fake
 from trainer_exporter.clock import SystemClock
-from trainer_exporter.gpu.poller import Patience, Poller, launcher
+from trainer_exporter.gpu.poller import KernelPlaces, Patience, Poller, launcher
 from trainer_exporter.health import Health
 from trainer_exporter.model import GpuReading, GpuSnapshot
 
@@ -30,7 +30,7 @@ def until(condition: Callable[[], bool]) -> None:
 class Node:
     """A node with a driver, and the daemon's poller on it."""
 
-    def __init__(self, driver: fake.FakeDriver) -> None:
+    def __init__(self, driver: fake.FakeDriver, *, throughput: bool = False) -> None:
         self.driver = driver
         self.health = Health()
         self.poller = Poller(
@@ -38,8 +38,9 @@ class Node:
             self.health,
             interval_s=INTERVAL_S,
             deadline_s=DEADLINE_S,
-            patience=Patience(silence_s=8.0, grace_s=2.0, first_pause_s=0.3),
-            launch=launcher(INTERVAL_S, env=driver.env()),
+            patience=Patience(silence_s=8.0, grace_s=2.0, first_pause_s=0.3, release_s=1.0),
+            places=KernelPlaces(log=str(driver.kmsg), gpus=str(driver.gpus)),
+            launch=launcher(INTERVAL_S, env=driver.env(), gpus=str(driver.gpus), throughput=throughput),
         )
 
     def when(self, condition: Callable[[GpuSnapshot], bool]) -> GpuSnapshot:
@@ -62,7 +63,11 @@ class Node:
 
 
 def reading_of(snapshot: GpuSnapshot, gpu: int) -> GpuReading:
-    return next(reading for reading in snapshot.readings if reading.identity.uuid == fake.uuid(gpu))
+    return reading_by_uuid(snapshot, fake.uuid(gpu))
+
+
+def reading_by_uuid(snapshot: GpuSnapshot, uuid: str) -> GpuReading:
+    return next(reading for reading in snapshot.readings if reading.identity.uuid == uuid)
 
 
 @pytest.fixture(scope="session")
