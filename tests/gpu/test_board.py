@@ -6,9 +6,12 @@ import pytest
 
 from trainer_exporter.clock import ManualClock
 from trainer_exporter.gpu.board import Board
+from trainer_exporter.gpu.kernel import KernelXid
 from trainer_exporter.model import GpuReading, GpuSnapshot
 
-CARDS = [{"uuid": f"GPU-{name}", "index": index, "name": "card"} for index, name in enumerate("abc")]
+CARDS = [
+    {"uuid": f"GPU-{name}", "index": index, "name": "card", "pci_bus_id": f"00000000:{index:02x}:00.0"} for index, name in enumerate("abc")
+]
 
 
 class Scene:
@@ -30,6 +33,16 @@ class Scene:
 
     def fail(self, name: str, error: str) -> None:
         self.board.fold({"kind": "failed", "uuid": f"GPU-{name}", "error": error})
+
+    def tell(self, source: str, xid: int, name: str = "a") -> None:
+        """An Xid error, as the driver or as the kernel's log tells it."""
+        if source == "nvml":
+            self.board.fold({"kind": "xid", "uuid": f"GPU-{name}", "xid": xid})
+        else:
+            self.board.hear_kernel(KernelXid((0, "abc".index(name), 0), xid))
+
+    def xids(self) -> dict[tuple[str, int], int]:
+        return {(uuid[-1], xid): count.count for (uuid, xid), count in self.board.snapshot().xids.items()}
 
     def errors(self) -> dict[str, str]:
         """Error by card, "" where the card's data is served."""
@@ -127,21 +140,132 @@ def test_a_configured_number_of_cards_counts_from_the_start() -> None:
     assert Scene(expected=8).board.snapshot().devices_expected == 8
 
 
-@pytest.mark.parametrize("told_first", [True, False], ids=["told before", "told after"])
-def test_a_loss_and_its_xid_are_one(told_first: bool) -> None:
+@pytest.mark.parametrize(
+    "order",
+    [
+        pytest.param(("lost", "nvml"), id="lost, then told by the driver"),
+        pytest.param(("nvml", "lost"), id="told, then lost"),
+        pytest.param(("kernel", "kernel", "nvml", "lost"), id="two lines of the kernel, the driver, the loss"),
+        pytest.param(("lost", "kernel"), id="lost, then told by the kernel"),
+        pytest.param(("lost",), id="told by nobody"),
+        pytest.param(("kernel",), id="told by the kernel alone"),
+    ],
+)
+def test_a_card_that_falls_off_the_bus_counts_one_79_whoever_tells(order: tuple[str, ...]) -> None:
     scene = Scene()
     scene.read(*"abc")
-    xid = {"kind": "xid", "uuid": "GPU-a", "xid": 79}
 
-    if told_first:
-        scene.board.fold(xid)
-    scene.fail("a", "lost")
-    scene.clock.advance(10)
-    scene.fail("a", "lost")
-    if not told_first:
-        scene.board.fold(xid)
+    for source in order:
+        scene.clock.advance(15)
+        if source == "lost":
+            scene.fail("a", "lost")
+        else:
+            scene.tell(source, 79)
 
-    assert scene.board.snapshot().xids["GPU-a", 79].count == 1
+    assert scene.xids() == {("a", 79): 1}
+
+
+@pytest.mark.parametrize(
+    ("told", "count"),
+    [
+        pytest.param(("nvml", "kernel"), 1, id="one error, two sources"),
+        pytest.param(("kernel", "nvml"), 1, id="the kernel first"),
+        pytest.param(("nvml", "nvml", "nvml"), 3, id="three, NVML alone"),
+        pytest.param(("nvml", "nvml", "kernel", "kernel"), 2, id="two at once"),
+        pytest.param(("kernel", "nvml", "nvml"), 2, id="one that the kernel held back"),
+        pytest.param(("nvml", "later", "kernel"), 2, id="too far apart to be one"),
+    ],
+)
+def test_an_xid_told_by_both_sources_counts_once(told: tuple[str, ...], count: int) -> None:
+    scene = Scene()
+
+    for source in told:
+        if source == "later":
+            scene.clock.advance(60)
+        else:
+            scene.tell(source, 94)
+        scene.clock.advance(1)
+
+    assert scene.xids() == {("a", 94): count}
+
+
+def test_xids_of_the_kernel_wait_for_the_first_list_of_cards() -> None:
+    clock = ManualClock()
+    board = Board(clock, oldest_s=20.0)
+    assert board.hear_kernel(KernelXid((0, 1, 0), 48))
+
+    board.fold({"kind": "cards", "cards": CARDS})
+
+    assert list(board.snapshot().xids) == [("GPU-b", 48)]
+    assert not board.hear_kernel(KernelXid((0, 9, 0), 48)), "no card is there"
+
+
+MIG = [{**CARDS[0], "uuid": f"MIG-{part}", "parent_uuid": "GPU-a", "gpu_instance": part, "compute_instance": "0"} for part in "37"]
+
+
+def test_an_xid_of_a_mig_instance_is_its_own() -> None:
+    scene = Scene()
+    scene.board.fold({"kind": "cards", "cards": [*CARDS, *MIG]})
+
+    scene.board.hear_kernel(KernelXid((0, 0, 0), 94, "7"))
+    scene.board.fold({"kind": "xid", "uuid": "GPU-a", "xid": 94, "gpu_instance": "7", "compute_instance": "0"})
+    scene.board.hear_kernel(KernelXid((0, 0, 0), 94, "5"))
+
+    counts = {key: count.count for key, count in scene.board.snapshot().xids.items()}
+    assert counts == {("MIG-7", 94): 1, ("GPU-a", 94): 1}, "an instance that nobody knows is the card's"
+
+
+def test_mig_instances_are_no_devices_and_go_with_another_cut() -> None:
+    scene = Scene()
+    scene.board.fold({"kind": "cards", "cards": [*CARDS, *MIG]})
+    for part in MIG:
+        scene.board.fold({"kind": "reading", "uuid": part["uuid"], "took": 0.0, "values": {"utilization_ratio": 0.5}})
+    scene.read(*"abc")
+    before = scene.board.snapshot()
+    assert (before.devices, before.devices_expected, len(before.readings)) == (3, 3, 5)
+
+    scene.board.fold({"kind": "cards", "cards": [*CARDS, MIG[0]]})
+
+    after = scene.board.snapshot()
+    assert (after.devices, len(after.readings), after.lost) == (3, 4, frozenset())
+
+
+def test_a_child_that_makes_room_costs_no_rows_while_they_are_fresh() -> None:
+    scene = Scene()
+    scene.read(*"abc")
+
+    scene.board.fold({"kind": "renew", "why": "other cards"})
+    scene.board.child_ended()
+
+    assert scene.errors() == {"a": "", "b": "", "c": ""}
+    scene.clock.advance(20.1)
+    assert scene.errors() == {"a": "child", "b": "child", "c": "child"}
+    scene.start(restarts=1)
+    scene.board.child_ended()
+    scene.clock.advance(1)
+    assert scene.errors() == {"a": "child", "b": "child", "c": "child"}
+
+
+def test_a_card_that_was_unbound_is_missing_without_an_xid() -> None:
+    scene = Scene()
+    scene.read(*"abc")
+    scene.board.fold({"kind": "renew", "why": "released"})
+    scene.board.child_ended()
+
+    scene.board.child_started(restarts=1)
+    scene.list("a", "b")
+
+    assert scene.board.snapshot().lost == {"GPU-c"}
+    assert scene.xids() == {}
+
+
+def test_the_kernel_may_have_cards_that_the_driver_does_not_list() -> None:
+    scene = Scene()
+
+    scene.board.kernel_lists(4)
+    scene.board.kernel_lists(0)
+
+    assert (scene.board.snapshot().devices, scene.board.snapshot().devices_expected) == (3, 4)
 
 
 def test_the_same_card_lost_again_counts_again() -> None:
