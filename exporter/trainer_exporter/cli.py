@@ -178,8 +178,8 @@ def _replay(options: argparse.Namespace) -> int:
     show: Callable[[str], object] = print
     trackers = options.format is None
     if options.summary:
-        tell = replay.summary_text if not options.json else lambda *file, **how: json.dumps(replay.summary(*file, **how), indent=2)
-        show(tell(options.file, formats, trackers=trackers))
+        counts = replay.summary(options.file, formats, trackers=trackers)
+        show(json.dumps(counts, indent=2) if options.json else replay.summary_text(counts))
         return 0
     for item in replay.lines(options.file, formats, trackers=trackers):
         show(json.dumps(item) if options.json else replay.text(item))

@@ -1,6 +1,7 @@
 """A file read once from beginning to end, and what each of its lines was read as. For people and for other programs.
 
-A tracker's file is read by its reader: a line is then an entry of it. A directory stands for all files that would be followed in it.
+A tracker's file is read by its reader: a line is then an entry of it. A directory stands for all files that would be followed in it, and
+a file that keeps many runs for each of them.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from trainer_exporter.intake import Event, Intake
 from trainer_exporter.model import FIELDS, Checkpoint, Chunk, Incident, Malformed, Record
 from trainer_exporter.sources.discovery import Discovery, DiscoveryLimits, Spec
 from trainer_exporter.sources.pieces import Splitter
-from trainer_exporter.sources.trackers import tracker_for, whole
+from trainer_exporter.sources.trackers import holder_named, tracker_for, whole
 
 _BLOCK_BYTES: Final = 1 << 20
 Item = dict[str, Any]
@@ -59,7 +60,7 @@ def lines(path: str | Path, formats: Sequence[Format] | None = None, *, trackers
 
     ``trackers`` False: it is a log, whatever it is called. Of a directory each event says its ``file``.
     """
-    if Path(path).is_dir():
+    if trackers and _is_many(path):
         for file in _followed(path):
             yield from ({"file": _shortened(file, path), **read} for read in lines(file, formats))
         return
@@ -82,7 +83,7 @@ class _Reading:
             yield from items(chunks(self._shown), self._intake)
             return
         try:
-            os.stat(self._path)  # noqa: PTH116
+            self.tracker.written(self._path)
             for batch in whole(self.tracker, self._path):
                 self._malformed += batch.malformed
                 yield from (item(record, self.tracker.name) for record in batch.records)
@@ -99,8 +100,13 @@ class _Reading:
         }
 
 
+def _is_many(path: str | Path) -> bool:
+    """Whether several sources are found there: in a directory, or in a file that keeps many runs."""
+    return Path(path).is_dir() or (Path(path).is_file() and holder_named(os.path.abspath(path)) is not None)  # noqa: PTH100 - text only
+
+
 def _followed(directory: str | Path) -> list[str]:
-    """The files that a daemon would follow in a directory, however old."""
+    """What a daemon would follow there, however old."""
     discovery = Discovery([Spec(str(directory))], SystemClock(), Health(), limits=DiscoveryLimits(max_age_s=math.inf))
     found = sorted(each.path for each in discovery.scan(now=True))
     if not found:
@@ -108,8 +114,8 @@ def _followed(directory: str | Path) -> list[str]:
     return found
 
 
-def _shortened(file: str, directory: str | Path) -> str:
-    return os.path.relpath(file, directory)
+def _shortened(file: str, place: str | Path) -> str:
+    return os.path.relpath(file, place if Path(place).is_dir() else Path(place).parent)
 
 
 def item(event: Event, name: str) -> Item:
@@ -123,7 +129,7 @@ def item(event: Event, name: str) -> Item:
 
 def summary(path: str | Path, formats: Sequence[Format] | None = None, *, trackers: bool = True) -> Item:
     """Counts of what was read, with the ends of the run; of a directory, those of its files."""
-    if Path(path).is_dir():
+    if trackers and _is_many(path):
         return {"files": {_shortened(file, path): summary(file, formats) for file in _followed(path)}}
     reading = _Reading(path, formats, trackers=trackers)
     by_format: Counter[str] = Counter()
@@ -154,9 +160,8 @@ def text(read: Mapping[str, Any]) -> str:
     return f"{head}{read['format']}  {rest}"
 
 
-def summary_text(path: str | Path, formats: Sequence[Format] | None = None, *, trackers: bool = True) -> str:
-    """The summary for a person."""
-    counts = summary(path, formats, trackers=trackers)
+def summary_text(counts: Item) -> str:
+    """A summary for a person."""
     if "files" in counts:
         return "\n\n".join(f"{file}\n{_block(each)}" for file, each in counts["files"].items())
     return _block(counts)

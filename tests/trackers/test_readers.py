@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 import math
 import shutil
+import sqlite3
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from trackers.writers import Events, trainer_state
 from trainer_exporter.model import Record
-from trainer_exporter.sources.trackers import Reader, tracker_for, whole
+from trainer_exporter.sources.trackers import Reader, holder_named, tracker_for, whole
 
 RECORDED = Path(__file__).parent / "recorded"
 STATE = json.loads((RECORDED / "llama_factory" / "trainer_state.json").read_text())
@@ -465,3 +467,68 @@ def test_of_two_names_for_a_loss_the_better_one_counts(tmp_path: Path) -> None:
     table.write_text("step,train_loss,loss\n1,9.0,2.0\n2,9.0,\n3,9.0,1.5\n")
 
     assert [(record.fields["step"], record.fields["loss"]) for record in everything(table)] == [(1, 2.0), (3, 1.5)]
+
+
+class TestMlflowDatabase:
+    SCHEMA = """
+        CREATE TABLE runs (run_uuid VARCHAR(32) PRIMARY KEY, name VARCHAR(250), status VARCHAR(9), start_time BIGINT, end_time BIGINT,
+            lifecycle_stage VARCHAR(20));
+        CREATE TABLE metrics (key VARCHAR(250), value FLOAT, timestamp BIGINT, run_uuid VARCHAR(32), step BIGINT, is_nan BOOLEAN);
+        CREATE TABLE latest_metrics (key VARCHAR(250), value FLOAT, timestamp BIGINT, run_uuid VARCHAR(32), step BIGINT, is_nan BOOLEAN);
+    """
+    RUN = "ab" * 16
+
+    @pytest.fixture
+    def database(self, tmp_path: Path) -> Path:
+        path = tmp_path / "mlflow.db"
+        self.execute(path, self.SCHEMA)
+        self.execute(path, f"INSERT INTO runs VALUES ('{self.RUN}', 'heron', 'RUNNING', 1700000000000, NULL, 'active')")
+        return path
+
+    def execute(self, path: Path, script: str) -> None:
+        with closing(sqlite3.connect(path)) as database:
+            database.executescript(script)
+
+    def report(self, path: Path, step: int, *, is_nan: int = 0, **values: float) -> None:
+        for name, value in values.items():
+            row = f"('{name}', {value!r}, {1_700_000_000_000 + step}, '{self.RUN}', {step}, {is_nan})"
+            self.execute(path, f"INSERT INTO metrics VALUES {row}; INSERT INTO latest_metrics VALUES {row};")
+
+    def test_what_is_reported_is_told_once(self, database: Path) -> None:
+        self.report(database, 10, loss=2.5, grad_norm=0.5, cpu=99.0)
+        following = reader(Path(f"{database}#{self.RUN}"))
+        first, about = told(following)
+        assert dict(first.fields) == {"step": 10, "loss": 2.5, "grad_norm": 0.5}
+        assert about.facts == {"run_name": "heron"}
+
+        self.report(database, 20, loss=2.25)
+
+        assert steps(told(following)) == [20]
+
+    def test_numbers_that_are_none_come_back_as_they_were_reported(self, database: Path) -> None:
+        self.report(database, 10, grad_norm=0.0, is_nan=1)
+        self.report(database, 20, grad_norm=1.7976931348623157e308)
+
+        first, second, _ = told(reader(Path(f"{database}#{self.RUN}")))
+
+        assert math.isnan(first.fields["grad_norm"])
+        assert second.fields["grad_norm"] == math.inf
+
+    def test_its_runs_are_listed_while_they_are_of_interest(self, database: Path) -> None:
+        ended = "INSERT INTO runs VALUES ('%s', 'old', 'FINISHED', 1600000000000, 1600000100000, 'active')"
+        self.execute(database, ended % ("cd" * 16))
+        holder = holder_named(str(database))
+        assert holder is not None and holder.lister is not None
+
+        lister = holder.lister(str(database))
+
+        assert lister.sources(1_650_000_000.0) == [f"{database}#{self.RUN}"]
+        assert len(lister.sources(0.0)) == 2
+
+    def test_a_database_of_something_else_is_an_error_that_can_be_counted(self, tmp_path: Path) -> None:
+        (tmp_path / "mlflow.db").write_bytes(b"SQLite format 3\0" + b"\xff" * 5000)
+        holder = holder_named(str(tmp_path / "mlflow.db"))
+        assert holder is not None and holder.lister is not None
+
+        with pytest.raises(OSError, match="database"):
+            holder.lister(str(tmp_path / "mlflow.db")).sources(0.0)

@@ -6,9 +6,11 @@ paths it can be reached, and stays found for as long as it exists: a hung run's 
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import stat
+import zlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -18,8 +20,10 @@ from trainer_exporter.clock import Clock
 from trainer_exporter.health import Health
 from trainer_exporter.sources.files import Identity, identity_of
 from trainer_exporter.sources.rotation import rotated_from
-from trainer_exporter.sources.trackers import Tracker, tracker_named
+from trainer_exporter.sources.trackers import Lister, MissingExtraError, Tracker, holder_named, tracker_named
 from trainer_exporter.sources.walk import Walk, has_magic
+
+log = logging.getLogger(__name__)
 
 _LOG_NAME: Final = re.compile(r".+\.(?:log|out|err|txt|jsonl)|stdout|stderr|log", re.IGNORECASE)
 _NO_LOG: Final = re.compile(  # text that lies beside models and code
@@ -32,6 +36,8 @@ _BINARY: Final = re.compile(
     r"|mp4|gz|bz2|xz|zst|lz4|zip|tar|tgz|db|sqlite|wandb|nsys-rep|qdrep)|events\.out\.tfevents\..+",
     re.IGNORECASE,
 )
+_ADDRESS: Final = re.compile(r"https?://")
+_NO_DEVICE: Final = -1  # of what is no file
 _REMEMBERED_S: Final = 3600.0
 
 
@@ -83,6 +89,7 @@ class Discovery:
         self._health = health
         self._limits = limits
         self._walk = Walk(clock, health)
+        self._listers: dict[str, Lister] = {}
         self._found: dict[str, Found] = {}
         # When each path was last found: in the middle of a rotation only the rotated file stands there.
         self._last_found_mono: dict[str, float] = {}
@@ -140,12 +147,17 @@ class Discovery:
 
     def _candidates(self) -> Iterator[_Candidate]:
         for spec in (*self._specs, *self._found_out):
+            if _ADDRESS.match(spec.pattern):
+                yield from self._held_at(spec.pattern, spec)
+                continue
             path = os.path.abspath(spec.pattern)  # noqa: PTH100 - text only: links are kept as the user wrote them
             if has_magic(path) and not os.path.lexists(path):
                 yield from self._matching(self._walk.glob(path), spec, wanted=_is_text)
             elif os.path.isdir(path):  # noqa: PTH112
                 yield from self._matching(self._walk.below(path), spec, wanted=_is_log)
                 yield from self._kept(self._walk.kept_by_trackers(path), spec)
+            elif holder_named(path) is not None:
+                yield from self._held_at(path, spec)
             else:
                 tracker = tracker_named(path)
                 yield from self._looked_at(tracker.source(path) if tracker else path, spec, explicit=True, tracker=tracker)
@@ -153,7 +165,9 @@ class Discovery:
     def _matching(self, paths: Iterator[str], spec: Spec, *, wanted: Callable[[str], bool]) -> Iterator[_Candidate]:
         kept, names = [], []
         for path in paths:
-            if tracker_named(path) is not None:
+            if holder_named(path) is not None:
+                yield from self._held_at(path, spec)
+            elif tracker_named(path) is not None:
                 kept.append(path)
             elif wanted(path.rpartition("/")[2]):
                 names.append(path)
@@ -162,6 +176,21 @@ class Discovery:
             if not self._is_rotated(path, logs):
                 yield from self._looked_at(path, spec, explicit=False)
         yield from self._kept(kept, spec)
+
+    def _held_at(self, place: str, spec: Spec) -> Iterator[_Candidate]:
+        """The runs that a tracker keeps together at one place, each under a path of its own."""
+        holder = holder_named(place)
+        if holder is None or holder.lister is None:
+            return
+        lister = self._listers.setdefault(place, holder.lister(place))
+        try:
+            sources = lister.sources(self._clock.wall() - self._limits.max_age_s)
+        except (OSError, MissingExtraError) as error:
+            if self._health.count("discovery", f"tracker_{holder.name}", detail=str(error)):
+                log.warning("%s: %s; it is tried again, and further ones are only counted", place, error)
+            return
+        for path in sources:
+            yield _Candidate(Found(path, spec, (_NO_DEVICE, zlib.crc32(path.encode()))), explicit=True, link=False, too_old=False)
 
     def _kept(self, paths: Iterable[str], spec: Spec) -> Iterator[_Candidate]:
         """Files of trackers, each source once by the path that stands for it."""

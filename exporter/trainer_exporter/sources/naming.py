@@ -115,16 +115,23 @@ def _clean(path: str) -> str:
 
 def _place(path: str) -> _Place:
     directory, _, name = path.rpartition("/")
+    if "://" in path:
+        return _Place("", name, tracker=True)
     if _OWN_LOG.search(path):
         return _Place(directory, "", tracker=True)
     if (tracker := tracker_named(path)) is not None:
         own = tracker.below.sub("", directory) if tracker.below is not None else directory
-        return _Place(own, directory.rpartition("/")[2] if tracker.apart else "", tracker=True)
+        return _Place(own, _apart(directory, name, own) if tracker.apart else "", tracker=True)
     if elastic := _TORCHRUN.fullmatch(path):
         return _Place(elastic["log_dir"], "", tracker=False)
     stem, dot, _ = name.rpartition(".")
     bare = _RANK.sub("", _STREAM.sub("", stem if dot and stem else name))
     return _Place(directory, bare.strip("-_."), tracker=False)
+
+
+def _apart(directory: str, name: str, own: str) -> str:
+    """What tells runs apart: the directory that one has to itself, else what it is called in what holds many."""
+    return name.rpartition("#")[2] if directory == own else directory.rpartition("/")[2]
 
 
 def _groups(fresh: Sequence[str], taken: Mapping[str, Named]) -> dict[str, list[str]]:

@@ -9,9 +9,9 @@ import stat
 from collections.abc import Iterator, Sequence
 from functools import cache
 
-from trainer_exporter.sources.trackers.base import Batch, MissingExtraError, Reader, Tracker
+from trainer_exporter.sources.trackers.base import Batch, Lister, MissingExtraError, Reader, Tracker
 
-__all__ = ["Batch", "MissingExtraError", "Reader", "Tracker", "registry", "tracker_for", "tracker_named", "whole"]
+__all__ = ["Batch", "Lister", "MissingExtraError", "Reader", "Tracker", "holder_named", "registry", "tracker_for", "tracker_named", "whole"]
 
 _HEAD_BYTES = 4096
 _QUIET_LOOKS = 8  # a document that seems half written is looked at several times before its reader calls it broken
@@ -31,6 +31,11 @@ def registry() -> tuple[Tracker, ...]:
 def tracker_named(path: str) -> Tracker | None:
     """The tracker that a file at this path belongs to, by the path alone; the first of several that share the name."""
     return next((each for each in registry() if each.paths.search(path)), None)
+
+
+def holder_named(path: str) -> Tracker | None:
+    """The tracker that keeps many runs at this place."""
+    return next((each for each in registry() if each.holds is not None and each.holds.search(path)), None)
 
 
 def tracker_for(path: str) -> Tracker | None:

@@ -51,6 +51,13 @@ class Reader(Protocol):
         """What is new; costs a stat where nothing is. Raises OSError for what cannot be read, MissingExtraError."""
 
 
+class Lister(Protocol):
+    """Knows the runs that are kept together at one place."""
+
+    def sources(self, since_wall: float) -> Sequence[str]:
+        """A path for each run that goes on, or ended since then; never waits. Raises OSError, MissingExtraError."""
+
+
 def _own(path: str) -> str:
     return path
 
@@ -68,6 +75,7 @@ class Tracker:
     likewise for a file whose name says nothing. ``source``: the path that stands for a file (a trainer's state lies in each of its
     checkpoints, and is one source). ``written``: size and time of what that path stands for; raises OSError. ``below``: where its files
     lie under a run's own directory; ``apart``: there they tell runs apart, because that is where programs are started, not where they save.
+    ``holds``: places that hold many runs, whose paths a ``lister`` gives.
     """
 
     name: str
@@ -82,4 +90,6 @@ class Tracker:
     written: Callable[[str], os.stat_result] = _stat
     below: re.Pattern[str] | None = None
     apart: bool = False
+    holds: re.Pattern[str] | None = None
+    lister: Callable[[str], Lister] | None = None
     held_open: bool = False  # its writer keeps the file open for as long as it lives

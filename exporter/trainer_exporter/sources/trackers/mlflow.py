@@ -11,8 +11,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -21,6 +20,7 @@ from typing import Final
 from trainer_exporter.model import Record, Stamp
 from trainer_exporter.numbers import number
 from trainer_exporter.sources.trackers.base import Batch, Extent, Reader, Tracker
+from trainer_exporter.sources.trackers.calls import Calls
 from trainer_exporter.sources.trackers.meaning import MAX_NAME, Interpreter
 from trainer_exporter.sources.trackers.tail import Lines
 
@@ -59,8 +59,7 @@ class Run:
         self._path = path
         self._directory = os.path.dirname(path)  # noqa: PTH120 - text only
         self._metrics: dict[str, _Metric] = {}
-        self._interpreter = Interpreter()
-        self._number = 0
+        self._calls = Calls()
         self._meta: _Meta | None = None
 
     @property
@@ -71,38 +70,26 @@ class Run:
 
     def poll(self) -> Batch:
         self._look_for_metrics()
-        ended = self._ended()
-        points: defaultdict[tuple[int, int], dict[str, float]] = defaultdict(dict)
+        about = self._about()  # read first: what a finished run has reported is there then
         for name, metric in self._metrics.items():
             for milliseconds, step, value in metric.read():
-                points[milliseconds, step][name] = value
+                self._calls.add(name, milliseconds=milliseconds, step=step, value=value)
         more = any(metric.lines.more for metric in self._metrics.values())
         malformed = sum(metric.malformed for metric in self._metrics.values())
-        return Batch((*self._records(points), *ended), more, malformed)
-
-    def _records(self, points: dict[tuple[int, int], dict[str, float]]) -> Iterator[Record]:
-        for (milliseconds, step), values in sorted(points.items(), key=lambda point: point[0]):
-            self._number += 1
-            # The Hugging Face Trainer's mean over the whole run has the name under which others report each step.
-            told = {name: value for name, value in values.items() if name != "train_loss" or "train_steps_per_second" not in values}
-            made = self._interpreter.record(told, step=step, line=self._number, stamp=Stamp(milliseconds / 1000, zoned=True))
-            if made is not None:
-                yield made
+        return Batch((*self._calls.records(), *about), more, malformed)
 
     def _look_for_metrics(self) -> None:
         for name, path in _files(f"{self._directory}/metrics"):
-            if name not in self._metrics and self._interpreter.knows(name) and len(self._metrics) < _MOST_METRICS:
+            if name not in self._metrics and self._calls.knows(name) and len(self._metrics) < _MOST_METRICS:
                 self._metrics[name] = _Metric(path)
 
-    def _ended(self) -> Iterator[Record]:
+    def _about(self) -> Sequence[Record]:
         """The run's name when it is new, and MLflow's word that it has finished."""
         meta = _meta(self._path)
         if meta is None or meta == self._meta:
-            return
+            return ()
         self._meta = meta
-        self._number += 1
-        stamp = Stamp(meta.ended, zoned=True) if meta.ended is not None else None
-        yield Record(self._number, facts={"run_name": meta.name} if meta.name else {}, stamp=stamp, closes=meta.finished)
+        return (self._calls.about(name=meta.name, ended_ms=meta.ended_ms, finished=meta.finished),)
 
 
 class OneMetric:
@@ -136,7 +123,7 @@ class OneMetric:
 class _Meta:
     name: str
     finished: bool
-    ended: float | None
+    ended_ms: float | None
 
 
 def _meta(path: str) -> _Meta | None:
@@ -151,7 +138,7 @@ def _meta(path: str) -> _Meta | None:
     return _Meta(
         name=found.get("run_name", "")[:MAX_NAME],
         finished=found.get("status", "") in _FINISHED and ended is not None,
-        ended=ended / 1000 if ended is not None else None,
+        ended_ms=ended,
     )
 
 
@@ -179,7 +166,7 @@ def _written(path: str) -> os.stat_result:
     """A running run's ``meta.yaml`` is as old as the run: the youngest of the metrics tells whether it still is one."""
     seen = os.stat(path)  # noqa: PTH116
     meta = _meta(path) if path.endswith("/meta.yaml") else None
-    if meta is None or meta.ended is not None:
+    if meta is None or meta.ended_ms is not None:
         return seen
     written = [os.stat(each) for _, each in islice(_files(os.path.dirname(path) + "/metrics"), _MOST_METRICS)]  # noqa: PTH116, PTH120
     return max([seen, *written], key=lambda each: each.st_mtime)
@@ -195,7 +182,7 @@ def _is_metric(head: bytes) -> bool:
 
 TRACKER: Final = Tracker(
     name="mlflow",
-    summary="MLflow's file store (mlruns)",
+    summary="MLflow's file store, mlruns",
     paths=re.compile(r"(?:^|/)[0-9a-f]{32}/(?:meta\.yaml|metrics/.+)$"),
     lone=_is_metric,
     below=re.compile(r"/mlruns/\d+/[0-9a-f]{32}$"),
