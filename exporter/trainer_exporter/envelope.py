@@ -218,7 +218,8 @@ def _layer(text: str) -> re.Match[str] | None:
     if first == "[":
         return _BRACKETED.match(text)
     if first.isdigit():
-        return _SYSLOG.match(text) or _STAMPED.match(text) or _AMERICAN.match(text) or _KMSG.match(text)
+        syslog = _SYSLOG.match(text) if text[10:11] == "T" else None
+        return syslog or _STAMPED.match(text) or _AMERICAN.match(text) or _KMSG.match(text)
     if first == "(":
         return _RAY.match(text)
     if first == "<":

@@ -205,7 +205,8 @@ class Intake:
     def _interesting(self, data: bytes, position: int) -> Iterator[tuple[int, int, int]]:
         """Start, end and kinds of the lines from ``position`` on that deserve a look, in order."""
         metric = line_starts(data, position, self._hints)
-        trouble = line_starts(data, position, _WORDS)
+        beside = [word for word in _WORDS if any(hint in word for hint in self._hints)]  # found by a hint, and need no search
+        trouble = line_starts(data, position, [word for word in _WORDS if word not in beside])
         for start in (*sorted(metric | trouble), len(data)):
             while position < start and (self._wanting or self._private.wants_all):
                 end = end_of_line(data, position)
@@ -213,10 +214,12 @@ class Intake:
                 position = end + 1
             if start >= len(data):
                 return
-            position = end_of_line(data, start) + 1
-            kinds = (_METRIC if start in metric else 0) | (_TROUBLE if start in trouble else 0)
-            wanted = _METRIC if not kinds & _METRIC and (self._wanting or self._private.wants_all) else 0
-            yield start, position - 1, kinds | wanted
+            end = end_of_line(data, start)
+            position = end + 1
+            kinds = _METRIC if start in metric or self._wanting or self._private.wants_all else 0
+            if start in trouble or any(data.find(word, start, end) >= 0 for word in beside):
+                kinds |= _TROUBLE
+            yield start, end, kinds
 
     def _look_for_labels(self, data: bytes, start: int) -> None:
         """Find out, at a line that could begin with a task's label, whether the lines before it do so too."""
@@ -442,7 +445,8 @@ class Intake:
             asked += [hint for one in self._fallback for hint in one.hints]
         if known is None or not _settles(known) or self._is_only_announced(known):
             asked += [hint for one in self._libraries for hint in one.hints]
-        return tuple(dict.fromkeys((*asked, *(known.details if known else ()))))
+        asked += known.details if known else ()
+        return tuple(hint for hint in dict.fromkeys(asked) if not any(other != hint and other in hint for other in asked))
 
 
 def _measures(said: Record | Malformed) -> bool:

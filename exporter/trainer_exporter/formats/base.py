@@ -12,8 +12,9 @@ Reading = Sequence[Record | Malformed]
 
 NOTHING: Final[Reading] = ()  # "mine, and nothing to say yet"
 
-# The hint that most formats share: it stands in "loss" and in "Loss", and one search serves all of them.
+# The hints that formats share, so that one search serves all of them. The first stands in "loss" and in "Loss".
 LOSS: Final = b"oss"
+STARS: Final = b"***** "  # of banners such as "***** Running training *****"
 
 
 class Parser(Protocol):

@@ -17,7 +17,7 @@ import re
 from typing import Final
 
 from trainer_exporter.formats import engine
-from trainer_exporter.formats.base import LOSS, NOTHING, Format, Reading
+from trainer_exporter.formats.base import LOSS, NOTHING, STARS, Format, Reading
 from trainer_exporter.formats.engine import Engine
 from trainer_exporter.model import Line, Phase, Record
 from trainer_exporter.numbers import NUMBER, number
@@ -139,7 +139,7 @@ def _sniff(text: str) -> bool:
 FORMAT: Final = Format(
     name="deepspeed_chat",
     summary="DeepSpeed-Chat (fine-tuning, reward model, DPO, PPO) and fine-tuning scripts of DeepSpeedExamples",
-    hints=(LOSS, b"***** Evaluating "),
+    hints=(LOSS, STARS),
     details=(
         engine.STEP,
         *engine.DETAILS,
