@@ -1,4 +1,4 @@
-"""Reports the same invented training to the real Weights & Biases (offline) and the real MLflow (file store), as the Trainer's callbacks do."""
+"""Reports one invented training to the real Weights & Biases (offline) or MLflow (file store), as the Trainer's callbacks do."""
 
 from __future__ import annotations
 
@@ -12,7 +12,12 @@ NAN_STEP = 120  # its gradient norm is none
 
 
 def training(step: int) -> dict[str, float]:
-    return {"loss": 3.0 / step, "grad_norm": math.nan if step == NAN_STEP else 1.0 + 0.01 * step, "learning_rate": 1e-4, "epoch": step / STEPS}
+    return {
+        "loss": 3.0 / step,
+        "grad_norm": math.nan if step == NAN_STEP else 1.0 + 0.01 * step,
+        "learning_rate": 1e-4,
+        "epoch": step / STEPS,
+    }
 
 
 def evaluation(step: int) -> dict[str, float]:
@@ -22,7 +27,9 @@ def evaluation(step: int) -> dict[str, float]:
 def to_wandb(directory: Path) -> None:
     import wandb
 
-    run = wandb.init(project="birds", dir=str(directory), name="heron", id="heron0001", mode="offline", config={"output_dir": "/data/heron"})
+    run = wandb.init(
+        project="birds", dir=str(directory), name="heron", id="heron0001", mode="offline", config={"output_dir": "/data/heron"}
+    )
     for step in range(2, STEPS + 1, 2):
         run.log({f"train/{key}": value for key, value in training(step).items()} | {"train/global_step": step})
         if step % 40 == 0:

@@ -48,12 +48,13 @@ class _Asking:
             raise OSError(errno.EIO, self.error)
 
     def _run(self) -> None:
+        failures = (OSError, ValueError, ImportError, _client_error())
         while time.monotonic() - self._wanted_mono < 10 * _ASK_S:
             began = time.monotonic()
             try:
                 self._ask()
                 self.error = ""
-            except (OSError, ValueError, _client_error()) as error:
+            except failures as error:
                 self.error = str(error)[:300]
             time.sleep(max(_ASK_S, _PATIENCE * (time.monotonic() - began)))
 
