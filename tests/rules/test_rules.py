@@ -19,6 +19,7 @@ import yaml
 import stack
 import trainer_exporter.metrics
 from trainer_exporter import incidents
+from trainer_exporter.gpu import card
 from trainer_exporter.model import Phase
 
 RULES = sorted((stack.REPOSITORY / "alertmanager" / "rules").glob("*.yml"))
@@ -155,13 +156,21 @@ def test_the_search_for_metrics_finds_what_a_rule_reads() -> None:
 
 
 @pytest.mark.parametrize(
-    ("label", "values"),
-    [("phase", {phase.value for phase in Phase}), ("kind", {row.name for row in incidents.TROUBLES}), ("window", {"100", "1000"})],
+    ("metric", "label", "values"),
+    [
+        ("trainer_run_phase", "phase", {phase.value for phase in Phase}),
+        ("trainer_incident_timestamp_seconds", "kind", {row.name for row in incidents.TROUBLES}),
+        ("trainer_loss_change_ratio", "window", {"100", "1000"}),
+        ("gpu_ecc_errors_total", "kind", {"corrected", "uncorrected"}),
+        ("gpu_nvlink_errors_total", "kind", {kind for _, kind in (*card.LINK_TOTALS, *card.LINK_ERRORS)}),
+        ("gpu_throttle_active", "reason", {reason for _, reason in card.THROTTLE_REASONS}),
+    ],
 )
-def test_every_value_of_a_label_in_a_rule_is_one_that_occurs(label: str, values: set[str]) -> None:
+def test_every_value_of_a_label_in_a_rule_is_one_that_occurs(metric: str, label: str, values: set[str]) -> None:
     text = "\n".join(rule["expr"] for _, rule in rules())
 
-    named = {value for values in re.findall(rf'\b{label}=~?"([^"]*)"', text) for value in values.split("|")}
+    matchers = re.findall(rf"\b{metric}{{([^}}]*)}}", text)
+    named = {value for found in matchers for each in re.findall(rf'\b{label}=~?"([^"]*)"', found) for value in each.split("|")}
 
     assert named
     assert named <= values
@@ -190,6 +199,12 @@ def test_recording_rules_come_before_the_alerts_of_their_group(path: Path) -> No
         kinds = ["alert" in rule for rule in group["rules"]]
 
         assert kinds == sorted(kinds)
+
+
+def test_no_two_rules_record_the_same_name() -> None:
+    names = [rule["record"] for _, rule in rules() if "record" in rule]
+
+    assert [name for name in names if names.count(name) > 1] == []
 
 
 def test_no_rule_compares_a_metric_with_itself() -> None:
