@@ -187,6 +187,8 @@ def test_a_hundred_silent_exporters_are_one_page(pager: stack.Alertmanager, inbo
     ("cause", "symptoms"),
     [
         ("GpuLost", ["TrainingNcclStall", "TrainingStalled"]),
+        ("GpuXidError", ["TrainingNcclStall", "TrainingStalled"]),
+        ("GpuEccUncorrected", ["TrainingStalled", "TrainingNcclStall"]),
         ("TrainingNcclStall", ["TrainingStalled"]),
         ("TrainingCrashed", ["TrainingStalled", "TrainingNcclStall"]),
     ],
@@ -201,6 +203,37 @@ def test_a_cause_silences_its_symptoms_but_not_those_of_another_run(
     pages = settled(pager, inbox, cluster)
 
     assert sorted(page.alertnames for page in pages) == sorted([[cause], [symptoms[0]]])
+
+
+@pytest.mark.parametrize(
+    ("cause", "symptom"),
+    [
+        ("GpuLost", "GpuXidError"),
+        ("GpuLost", "GpuUnreadable"),
+        ("GpuXidError", "GpuEccUncorrected"),
+        ("GpuEccUncorrected", "GpuRowRemapPending"),
+        ("GpuNvlinkDown", "GpuNvlinkErrors"),
+        ("GpuTemperatureHigh", "GpuThrottled"),
+        ("GpuThrottled", "GpuStraggler"),
+        ("GpuMemoryLeak", "GpuMemoryHeadroomLow"),
+        ("GpuStraggler", "TrainingThroughputLow"),
+        ("TrainingDataStarved", "TrainingThroughputLow"),
+    ],
+)
+def test_the_ticket_of_a_cause_silences_that_of_its_symptom_on_the_same_card_alone(
+    cause: str, symptom: str, pager: stack.Alertmanager, inbox: stack.Receiver
+) -> None:
+    cluster = f"ticket-{cause}-{symptom}"
+    pager.post(
+        [alert(cause, "warning", cluster=cluster, run="r", uuid="GPU-1"), alert(symptom, "warning", cluster=cluster, run="r", uuid="GPU-1")]
+    )
+    pager.post([alert(symptom, "warning", cluster=cluster, run="other", uuid="GPU-2")])
+
+    stack.eventually(lambda: len(of_cluster(inbox.at("/ticket"), cluster)) >= 2, within_s=15, what="two tickets")
+    settled(pager, inbox, cluster)
+
+    told = {(one.body["groupLabels"]["run"], name) for one in of_cluster(inbox.at("/ticket"), cluster) for name in one.alertnames}
+    assert told == {("r", cause), ("other", symptom)}
 
 
 @pytest.mark.parametrize("named", [{"cluster": "x"}, {}], ids=["with_cluster", "without_cluster"])
