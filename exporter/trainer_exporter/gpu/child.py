@@ -73,7 +73,8 @@ class Session:
         self._stop = threading.Event()
         self._answers: dict[str, int] = {}  # UUID -> error code of the last look, 0 when it succeeded
         self._sick_since: dict[str, float] = {}
-        self._busy_since: dict[str, float] = {}  # UUID -> when the look in progress began
+        self._busy_since: dict[str, float] = {}  # thread that is with the driver -> since when
+        self._hold = threading.Event()  # set: begin no look
         self._wants: str = ""  # why a fresh session is wanted
         self.exit_code = 0
 
@@ -138,11 +139,22 @@ class Session:
             self._wants = "the kernel lists other GPUs"
         elif any(now - since > SICK_S for since in list(self._sick_since.values())):
             self._wants = "a card that does not recover"
-        if self._wants:
+        if self._wants and self._are_all_back():
             self._renew(self._wants)
 
     def _is_held_up(self, now: float) -> bool:
         return any(now - since > HELD_UP_S for since in list(self._busy_since.values()))
+
+    def _are_all_back(self) -> bool:
+        """Whether all calls in progress returned while no new one was begun. A hang that has just begun shows here."""
+        self._hold.set()
+        until = time.monotonic() + HELD_UP_S
+        while self._busy_since and time.monotonic() < until:
+            self._stop.wait(0.01)
+        back = not self._busy_since
+        if not back:
+            self._hold.clear()
+        return back
 
     def _renew(self, why: str, code: int = EXIT_RENEW) -> None:
         self.exit_code = code
@@ -154,7 +166,8 @@ class Session:
         due = time.monotonic()
         while not self._stop.is_set():
             self._busy_since[card.uuid] = time.monotonic()
-            self._look(card)
+            if not self._hold.is_set():
+                self._look(card)
             del self._busy_since[card.uuid]
             due = max(due + self._interval_s, time.monotonic())
             self._stop.wait(due - time.monotonic())
@@ -210,10 +223,12 @@ class Session:
         """Notice that the driver lists another number of cards, where no folder of the kernel tells."""
         before: int | None = None
         while not self._stop.is_set():
+            self._busy_since["count"] = time.monotonic()
             try:
-                now: int | None = driver.count()
+                now: int | None = driver.count() if not self._hold.is_set() else None
             except GpuError:
                 now = None
+            del self._busy_since["count"]
             if before is not None and now is not None and now != before:
                 self._wants = "the driver lists other cards"
             before = now if before is None else before
