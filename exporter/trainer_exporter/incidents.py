@@ -40,7 +40,7 @@ def _row(name: str, word: str, pattern: str, *, fatal: bool = True) -> Trouble:
     return Trouble(name, fatal, word, re.compile(pattern))
 
 
-# The first row that matches names the line. Sources: torch c10d, elastic and DataLoader, NCCL's debug.cc and net_ib.cc, torch_npu and
+# The first row that matches names the line. Sources: torch c10d, elastic and DataLoader, Ray, NCCL's debug.cc and net_ib.cc, torch_npu and
 # CANN, XLA, slurmstepd and srun, DeepSpeed's launcher, bash, the kernel's OOM killer and NVRM, safetensors, and each trainer's own
 # words for a loss that it gives up on. What only follows such a message ("taking the entire process down") has no row.
 TROUBLES: Final[tuple[Trouble, ...]] = (
@@ -96,6 +96,10 @@ TROUBLES: Final[tuple[Trouble, ...]] = (
     _row("nan_abort", "loss scale already", r"\bException: Current loss scale already at minimum"),
     _row("rank_failed", "rror", r"terminate called after throwing an instance of '[\w:]*(?:Error|error)'"),
     _row("rank_failed", "rror", r"^Fatal Python error: \S"),
+    _row("killed", "rror", rf"{_ERROR}Task was killed due to the node running low on memory"),
+    _row(
+        "rank_failed", "rror", rf"\bA worker died or was killed while executing a task by|{_ERROR}The actor died (?:unexpectedly|because)"
+    ),
     _row("killed", "Killed", r"\S: line \d+: +\d+ Killed\b|^Killed$"),
     _row("rank_failed", "core dumped", r"\S: line \d+: +\d+ (?:Segmentation fault|Aborted|Bus error) +\(core dumped\)"),
     _row("traceback", "Traceback (most recent call last)", r"Traceback \(most recent call last\): *$", fatal=False),
@@ -103,6 +107,10 @@ TROUBLES: Final[tuple[Trouble, ...]] = (
 
 KINDS: Final = tuple(sorted({row.name for row in TROUBLES}))
 _WORDS: Final = tuple(dict.fromkeys(row.word for row in TROUBLES))
+
+
+# Told by the scheduler or the user of whatever the job runs. Any other trouble may be another program's where no trainer has spoken.
+OF_THE_JOB: Final = frozenset({"time_limit", "preempted", "cancelled", "node_fail"})
 
 
 def incident(line: Line) -> Incident | None:

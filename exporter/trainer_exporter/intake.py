@@ -331,7 +331,8 @@ class Intake:
             if result == "parsed" and "%|" not in line.text:
                 self._earlier.append(line.text)
         if kinds & _TROUBLE and (trouble := incidents.incident(line)):
-            self._out.append(trouble)
+            is_of_training = self._format is not None or trouble.kind in incidents.OF_THE_JOB
+            self._out.append(trouble if is_of_training else replace(trouble, fatal=False))
             results.add("incident")
         return results
 

@@ -129,6 +129,21 @@ def test_trouble_is_told_with_its_line_beside_the_records() -> None:
     assert [(type(event), event.line) for event in found] == [(Record, 2), (Incident, 3)]
 
 
+@pytest.mark.parametrize(
+    ("data", "fatal"),
+    [
+        pytest.param(OOM, False, id="a program that may be no trainer"),
+        pytest.param(JSON + OOM, True, id="a trainer"),
+        pytest.param(b"slurmstepd: error: *** JOB 1 ON a CANCELLED AT 2026-03-01T12:00:00 ***\n", True, id="the scheduler's word"),
+    ],
+)
+def test_trouble_ends_a_run_where_a_trainer_has_spoken(data: bytes, fatal: bool) -> None:
+    *_, last = events(NOISE + data)
+
+    assert isinstance(last, Incident)
+    assert last.fatal is fatal
+
+
 def test_trouble_glued_behind_half_a_record_loses_neither() -> None:
     glued = MEGATRON.rstrip(b"\n") + b"slurmstepd: error: *** JOB 1 ON a CANCELLED AT 2026-03-01T12:00:00 DUE TO TIME LIMIT ***\n"
 
