@@ -9,14 +9,17 @@ import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
-from grafana_foundation_sdk.builders import common, dashboard, prometheus, stat, statetimeline, table, timeseries
+from grafana_foundation_sdk.builders import common, dashboard, prometheus, stat, statetimeline, table, timeseries, xychart
 from grafana_foundation_sdk.models import common as looks
+from grafana_foundation_sdk.models import xychart as xymodel
 from grafana_foundation_sdk.models.dashboard import (
     AnnotationQuery,
     Dashboard,
     DashboardCursorSync,
+    DashboardLinkType,
     DashboardSpecialValueMapOptions,
     DataSourceRef,
+    DataTransformerConfig,
     DynamicConfigValue,
     GridPos,
     SpecialValueMap,
@@ -43,7 +46,28 @@ SOURCE = DataSourceRef(type_val="prometheus", uid="${datasource}")
 SCRAPED = 'job=~"$job",cluster=~"$cluster",run="$run"'
 RECORDED = 'cluster=~"$cluster",run="$run"'
 
-PanelT = TypeVar("PanelT", stat.Panel, timeseries.Panel, statetimeline.Panel, table.Panel)
+STATES = {  # what run:state:code says, and the rules' verdict in it
+    "1": ("starting", YELLOW),
+    "2": ("training", GREEN),
+    "3": ("evaluating", BLUE),
+    "4": ("saving", PURPLE),
+    "5": ("ended", SLATE),
+    "6": ("failed", RED),
+    "7": ("hung", RED),
+    "8": ("crashed", RED),
+}
+GPU_STATES = {  # what gpu:state:code says
+    "0": ("idle", SLATE),
+    "1": ("working", GREEN),
+    "2": ("spinning", ORANGE),
+    "3": ("sick", PURPLE),
+    "4": ("silent", GREY),
+    "5": ("lost", RED),
+}
+SEVERITIES = {"critical": ("critical", RED), "warning": ("warning", ORANGE), "info": ("info", BLUE)}
+TAG = "trainer-exporter"  # what the list of dashboards in each header finds them by
+
+PanelT = TypeVar("PanelT", stat.Panel, timeseries.Panel, statetimeline.Panel, table.Panel, xychart.Panel)
 
 
 class _Built:
@@ -111,6 +135,54 @@ def words(meanings: Mapping[str, tuple[str, str]]) -> list[ValueMap]:
     return [ValueMap({number: ValueMappingResult(text, color) for number, (text, color) in meanings.items()})]
 
 
+def shaped(kind: str, **options: Any) -> DataTransformerConfig:
+    """A transformation of a panel's rows."""
+    return DataTransformerConfig(id_val=kind, options=options)
+
+
+def columns(*shown: str, hidden: Sequence[str] = ("Time",), names: Mapping[str, str] | None = None) -> list[DataTransformerConfig]:
+    """Queries of one panel as one table: which columns in which order under which names."""
+    order = {name: index for index, name in enumerate(shown)}
+    organized = shaped("organize", excludeByName=dict.fromkeys(hidden, True), indexByName=order, renameByName=dict(names or {}))
+    return [shaped("merge"), organized]
+
+
+def address(uid: str, *kept: str, **values: str) -> str:
+    """The URL of another dashboard of ours with the time range and data source of this one, some of its variables, and these values."""
+    taken = [f"${{{name}:queryparam}}" for name in ("datasource", *kept)]
+    return f"/d/{uid}?{'&'.join(taken + [f'var-{name}={value}' for name, value in values.items()])}&${{__url_time_range}}"
+
+
+def of_row(label: str) -> str:
+    """In a link: this row's value of a label. ``cluster`` is there in each row because ``placed`` puts it there."""
+    return f"${{__data.fields.{label}}}"
+
+
+RUN_OF_ROW = address("trainer-run", cluster=of_row("place"), run=of_row("run"))
+NODE_OF_ROW = address("trainer-node", cluster=of_row("place"), node=of_row("instance"))
+
+
+def placed(expr: str) -> str:
+    """With the cluster in a label that is there without clusters too, for links: a column that is missing would stay unreplaced."""
+    everywhere = f'label_replace({expr}, "place", "All", "cluster", "")'
+    return f'label_replace({everywhere}, "place", "$1", "cluster", "(.+)")'
+
+
+def link(title: str, url: str) -> dict[str, Any]:
+    return {"title": title, "url": url}
+
+
+def links(*targets: dict[str, Any]) -> DynamicConfigValue:
+    """An override: where a click on this column leads."""
+    return option("links", list(targets))
+
+
+def painted(meanings: Mapping[str, tuple[str, str]] | None = None) -> list[DynamicConfigValue]:
+    """An override: a cell of a table on its color."""
+    cell = option("custom.cellOptions", {"type": "color-background", "mode": "basic"})
+    return [cell, option("mappings", words(meanings))] if meanings else [cell]
+
+
 def not_finite() -> SpecialValueMap:
     """NaN as a word that is seen across the room."""
     result = ValueMappingResult("NaN", RED, index=0)
@@ -121,6 +193,14 @@ def _common(panel: PanelT, title: str, *, unit: str, about: str, absent: str) ->
     """``absent`` is what stands there when there is no data, and the last sentence of the description explains it."""
     identity = zlib.crc32(title.encode()) & 0x7FFFFFFF  # stays when panels move, so that links to a panel live
     return panel.id(identity).title(title).unit(unit).description(about).no_value(absent).datasource(SOURCE)
+
+
+def board(title: str, *queries: prometheus.Dataquery, unit: str, about: str, absent: str, size: int) -> stat.Panel:
+    """A tile for each row of a table, in letters of this size: what hangs on a wall."""
+    panel = tile(title, *queries, unit=unit, about=about, absent=absent)
+    every_row = common.ReduceDataOptions().values(True).calcs([]).fields("").limit(200)
+    text = common.VizTextDisplayOptions().title_size(size).value_size(size)
+    return panel.reduce_options(every_row).text(text).text_mode(looks.BigValueTextMode.VALUE)
 
 
 def tile(title: str, *queries: prometheus.Dataquery, unit: str, about: str, absent: str = "no data") -> stat.Panel:
@@ -180,6 +260,17 @@ def grid(title: str, *queries: prometheus.Dataquery, unit: str, about: str, abse
     return _common(table.Panel(), title, unit=unit, about=about, absent=absent).targets(list(queries))
 
 
+def by_step(title: str, *queries: prometheus.Dataquery, unit: str, about: str, absent: str) -> xychart.Panel:
+    """Figures over steps instead of over time: query A is the step, query B the figure, a line for each run."""
+    panel = _common(xychart.Panel(), title, unit=unit, about=about, absent=absent).targets(list(queries))
+    own_frames = shaped("partitionByValues", fields=["run"], keepFields=False, naming={"asLabels": True})
+    hidden = shaped("organize", excludeByName={"Time": True, "cluster": True}, renameByName={"Value #A": "step", "Value #B": "value"})
+    panel.transformations([shaped("merge"), shaped("sortBy", sort=[{"field": "Value #A"}]), hidden, own_frames])
+    panel.series_mapping(xymodel.SeriesMapping.AUTO).dims(xychart.XYDimensionConfig().x("step"))
+    panel.show(xymodel.ScatterShow.LINES).line_width(2).legend(_legend())
+    return panel.override_by_name("step", [option("unit", "locale"), option("decimals", 0)])
+
+
 def with_usual(panel: timeseries.Panel, color: str) -> timeseries.Panel:
     """The figure in its colour, and what is usual as a dashed grey line."""
     dashed = [fixed("#8e9aaf"), option("custom.lineStyle", {"fill": "dash", "dash": [8, 6]})]
@@ -193,9 +284,14 @@ def bars(panel: timeseries.Panel) -> timeseries.Panel:
     return panel.interval("2m").draw_style(looks.GraphDrawStyle.BARS).fill_opacity(80).line_width(0).stacking(stacked).min(0)
 
 
-def of_the_run(reading: str) -> str:
+def reading(metric: str) -> str:
+    """One series a GPU of a figure that the rules record, from whichever exporter reads it."""
+    return f'max by (cluster, instance, uuid) ({metric}{{cluster=~"$cluster"}})'
+
+
+def of_the_run(figure: str) -> str:
     """A reading of the GPUs that serve the run. The info is the many side: two processes on a GPU do not break the join."""
-    return f"{recorded('gpu:run:info')} * on (cluster, instance, uuid) group_left () {reading}"
+    return f"{recorded('gpu:run:info')} * on (cluster, instance, uuid) group_left () {figure}"
 
 
 class EventQuery(AnnotationQuery):
@@ -219,12 +315,13 @@ def source_variable() -> dashboard.DatasourceVariable:
     return dashboard.DatasourceVariable("datasource").label("Data source").type("prometheus")
 
 
-def label_variable(name: str, label: str, asked: str, *, many: bool) -> dashboard.QueryVariable:
-    """Values of a label. With ``many``, the choice of all stands for any value and for the label's absence too."""
+def label_variable(name: str, label: str, asked: str, *, many: bool, of: str = "") -> dashboard.QueryVariable:
+    """Values of a label, ``of`` where it is not called as the variable. With ``many``, the choice of all stands for any value and for the
+    label's absence too."""
     variable = (
         dashboard.QueryVariable(name)
         .label(label)
-        .query(f"label_values({asked}, {name})")
+        .query(f"label_values({asked}, {of or name})")
         .datasource(SOURCE)
         .refresh(VariableRefresh.ON_TIME_RANGE_CHANGED)
         .sort(VariableSort.ALPHABETICAL_ASC)
@@ -240,6 +337,8 @@ class Page:
 
     def __init__(self, title: str, *, uid: str, about: str, tags: Sequence[str], since: str, refresh: str) -> None:
         self._builder = dashboard.Dashboard(title).uid(uid).description(about).tags(list(tags))
+        others = dashboard.DashboardLink("Training").type(DashboardLinkType.DASHBOARDS).tags([TAG]).as_dropdown(True)
+        self._builder.links([others.keep_time(True).include_vars(True)])
         self._builder.time(since, "now").refresh(refresh).timezone("browser").editable().tooltip(DashboardCursorSync.CROSSHAIR)
         self._x = self._y = self._height = 0
 

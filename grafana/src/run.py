@@ -17,7 +17,9 @@ from house import (
     ORANGE,
     PURPLE,
     RED,
+    SEVERITIES,
     SLATE,
+    TAG,
     YELLOW,
     Page,
     events,
@@ -28,7 +30,9 @@ from house import (
     not_finite,
     of_the_run,
     option,
+    painted,
     query,
+    reading,
     recorded,
     rows,
     scraped,
@@ -54,7 +58,7 @@ def build() -> Dashboard:
         "Run",
         uid=UID,
         about="Is this training run healthy, and if not, why not? Top row: now. Below: why.",
-        tags=["trainer-exporter", "training"],
+        tags=[TAG, "training"],
         since="now-6h",
         refresh="30s",
     )
@@ -71,7 +75,8 @@ def _variables(page: Page) -> None:
         source_variable(),
         label_variable("job", "Job", "trainer_run_phase", many=True),
         label_variable("cluster", "Cluster", 'trainer_run_phase{job=~"$job"}', many=True),
-        label_variable("run", "Run", 'trainer_run_phase{job=~"$job",cluster=~"$cluster"}', many=False),
+        label_variable("team", "Team", 'trainer_run_info{job=~"$job",cluster=~"$cluster"}', many=True),
+        label_variable("run", "Run", 'trainer_run_info{job=~"$job",cluster=~"$cluster",team=~"$team"}', many=False),
         dashboard.CustomVariable("smoothing").label("Smoothing").values("1m,5m,15m,1h").current(smoothing),
     )
 
@@ -241,7 +246,7 @@ def _pace() -> Any:
 
 
 def _gpus_now() -> Any:
-    lost = f"sum by (cluster, run) ({of_the_run('max by (cluster, instance, uuid) (gpu_lost)')})"
+    lost = f"sum by (cluster, run) (({of_the_run(reading('gpu:state:code'))}) == bool 5)"
     about = (
         "GPUs that serve this run, the share of them that spins without work (busy by the driver's count, without memory traffic "
         "and power: a hung collective), and how many are lost. Normal: the job's full number, 0 %, none. "
@@ -276,19 +281,20 @@ def _state(page: Page) -> None:
 def _firing() -> Any:
     alerts = recorded("ALERTS", 'alertstate="firing"')
     since = f"{recorded('ALERTS_FOR_STATE')} and on (cluster, run, alertname, severity) {alerts}"
-    firing = f"min by (severity, alertname) ({since}) * 1000"
+    some = f"min by (severity, alertname) ({since}) * 1000"
+    nothing = f'label_replace(max by (run) ({recorded("run:labels:info")}) * 0, "alertname", "none", "", "")'
+    firing = f"{some} or on () {nothing}"
     about = (
-        "The alerts that fire for this run now. Normal: nothing but information. Empty also when the rules are not loaded: "
-        "the tile above tells these apart."
+        "The alerts that fire for this run now. Normal: none, which is said where the rules judge the run. "
+        "Without data they do not: they are not loaded, or its exporter is silent."
     )
-    severities = {"critical": ("critical", RED), "warning": ("warning", ORANGE), "info": ("info", BLUE)}
     shape = {
-        "excludeByName": {"Time": True},
+        "excludeByName": {"Time": True, "run": True},
         "indexByName": {"severity": 0, "alertname": 1, "Value": 2},
         "renameByName": {"alertname": "alert", "Value": "since"},
     }
     organized = DataTransformerConfig(id_val="organize", options=shape)
-    panel = grid("Firing alerts", rows(firing, ref="A"), unit="string", about=about, absent="none known").transformations([organized])
-    painted = [option("mappings", words(severities)), option("custom.cellOptions", {"type": "color-background", "mode": "basic"})]
-    panel.override_by_name("since", [option("unit", "dateTimeFromNow"), option("custom.width", 150)])
-    return panel.override_by_name("severity", [*painted, option("custom.width", 90)])
+    panel = grid("Firing alerts", rows(firing, ref="A"), unit="string", about=about, absent="not judged").transformations([organized])
+    unless_none = option("mappings", words({"0": ("–", "transparent")}))
+    panel.override_by_name("since", [option("unit", "dateTimeFromNow"), unless_none, option("custom.width", 150)])
+    return panel.override_by_name("severity", [*painted(SEVERITIES), option("custom.width", 90)])

@@ -7,15 +7,15 @@ from typing import Any
 from grafana_foundation_sdk.builders import common
 from grafana_foundation_sdk.models import common as looks
 from grafana_foundation_sdk.models.dashboard import DataTransformerConfig
-from house import RED, Page, curve, fixed, grid, of_the_run, option, query, rows, words
+from house import GPU_STATES, NODE_OF_ROW, Page, curve, fixed, grid, link, links, of_the_run, option, painted, placed, query, reading, rows
 
 
 def gpus(page: Page) -> None:
     page.row("Do its GPUs work?")
-    busy = "max by (cluster, instance, uuid) (gpu:utilization_ratio:avg1m)"
-    traffic = "max by (cluster, instance, uuid) (gpu:memory_bandwidth_utilization_ratio:avg1m)"
-    power = "max by (cluster, instance, uuid) (gpu:power_of_limit_ratio:avg1m)"
-    room = "max by (cluster, instance, uuid) (gpu:memory_headroom_ratio:min)"
+    busy = reading("gpu:utilization_ratio:avg1m")
+    traffic = reading("gpu:memory_bandwidth_utilization_ratio:avg1m")
+    power = reading("gpu:power_of_limit_ratio:avg1m")
+    room = reading("gpu:memory_headroom_ratio:min")
     page.add(
         _spread(
             "GPU utilization",
@@ -80,15 +80,15 @@ def _spread(title: str, reading: str, about: str, *, whole: bool = True) -> Any:
 
 def _each_gpu(busy: str, traffic: str, power: str, room: str) -> Any:
     about = (
-        "Every GPU of the run as it is now, the least power first: in a hung run that is where to look. "
+        "Every GPU of the run as it is now, the least power first: in a hung run that is where to look; a click on a node leads to it. "
         "Normal: rows that look alike. An empty cell: that GPU did not answer, and what it does is not known."
     )
-    hottest = "max by (cluster, instance, uuid) (gpu_temperature_celsius)"
-    lost = "max by (cluster, instance, uuid) (gpu_lost)"
-    readings = {"A": power, "B": busy, "C": traffic, "D": room, "E": hottest, "F": lost}
+    hottest = reading("gpu:temperature_celsius:max")
+    state = reading("gpu:state:code")
+    readings = {"A": power, "B": busy, "C": traffic, "D": room, "E": hottest, "F": state}
     panel = grid(
         "GPUs, least power first",
-        *(rows(of_the_run(reading), ref=ref) for ref, reading in readings.items()),
+        *(rows(placed(of_the_run(figure)), ref=ref) for ref, figure in readings.items()),
         unit="percentunit",
         about=about,
         absent="no GPU attributed",
@@ -100,7 +100,7 @@ def _each_gpu(busy: str, traffic: str, power: str, room: str) -> Any:
         "Value #D": "headroom",
         "Value #E": "temperature",
     }
-    names |= {"Value #F": "lost", "instance": "node"}
+    names |= {"Value #F": "state"}
     order = ("instance", "gpu", "Value #A", "Value #B", "Value #C", "Value #D", "Value #E", "Value #F", "uuid")
     organized = {
         "excludeByName": {"Time": True, "cluster": True, "run": True},
@@ -113,6 +113,7 @@ def _each_gpu(busy: str, traffic: str, power: str, room: str) -> Any:
     for name in ("power", "utilization", "memory traffic", "headroom"):
         panel.override_by_name(name, [bar, fixed("semi-dark-blue"), option("decimals", 0)])
     panel.override_by_name("temperature", [option("unit", "celsius"), option("decimals", 0), option("max", 110)])
-    painted = option("custom.cellOptions", {"type": "color-background", "mode": "basic"})
-    panel.override_by_name("lost", [option("mappings", words({"0": ("no", "transparent"), "1": ("lost", RED)})), painted])
+    panel.override_by_name("state", painted(GPU_STATES))
+    panel.override_by_name("place", [option("custom.hidden", True)])
+    panel.override_by_name("instance", [option("displayName", "node"), links(link("Node", NODE_OF_ROW))])
     return panel.override_by_name("gpu", [option("unit", "string"), option("custom.width", 60)])

@@ -115,12 +115,14 @@ def _steps_made() -> Any:
 
 
 def _trouble() -> Any:
-    new = f"sum by (cluster, run, kind) (increase({scraped('trainer_incidents_total')}[$__rate_interval])) > 0"
+    told = f"sum by (cluster, run, kind) (increase({scraped('trainer_incidents_total')}[$__rate_interval])) > 0"
+    none = f'label_replace({largest("trainer_incidents_total")} * 0, "kind", "none", "", "")'
+    new = f"{told} or on (cluster, run) {none}"
     about = (
         "Lines that tell of trouble, by kind. Normal: none; a traceback alone also stands in healthy logs. "
-        "Every rank may tell the same trouble, so the number matters less than the kind and the time. Empty: none was told."
+        "Every rank may tell the same trouble, so the number matters less than the kind and the time. Without data no log is read."
     )
-    panel = curve("Incidents in the log", query(new, "{{kind}}"), unit="none", about=about, absent="none told")
+    panel = curve("Incidents in the log", query(new, "{{kind}}"), unit="none", about=about, absent="no log is read")
     return bars(panel).decimals(0)
 
 
