@@ -1,0 +1,193 @@
+"""Keras, versions 2 and 3: what ``model.fit`` prints, a line an epoch (``verbose=2``) or a bar that is redrawn (``verbose=1``).
+
+    Epoch 1/5
+    1563/1563 - 41s - 26ms/step - accuracy: 0.3312 - loss: 1.8312 - val_accuracy: 0.4471 - val_loss: 1.5214
+    1563/1563 ━━━━━━━━━━━━━━━━━━━━ 41s 26ms/step - accuracy: 0.3312 - loss: 1.8312 - val_accuracy: 0.4471 - val_loss: 1.5214
+     782/1563 [==============>...............] - ETA: 20s - loss: 1.9312 - accuracy: 0.3012
+
+Odd: the step counts anew with each epoch, whose number stands only in the line above. Loss and time of a step are means since the
+epoch began; the times of bars are left out. A bar's last count is drawn twice, the second time with the results of the validation.
+``model.evaluate`` prints the same lines with the same names, of no epoch: they are told by the epoch that is already complete. Redraws are
+parted by backspaces and a carriage return.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from trainer_exporter.formats.base import LOSS, NOTHING, Format, Reading
+from trainer_exporter.formats.dicts import MAX_METRICS
+from trainer_exporter.model import Checkpoint, CheckpointEvent, Line, Malformed, Phase, Record
+from trainer_exporter.numbers import NUMBER, number
+
+_BETWEEN_REDRAWS: Final = "\b "
+_EPOCH: Final = re.compile(r"Epoch (?P<epoch>\d{1,9})/(?P<epochs>\d{1,9})$")
+_COUNT: Final = r"(?P<done>\d{1,15})/(?P<total>\d{1,15}|Unknown)"
+_TOOK: Final = r"(?P<took>\d{1,9})(?P<unit>us|ms|s)/step"
+_LINE: Final = re.compile(rf"{_COUNT} - (?P<seconds>\d{{1,9}})s(?: - {_TOOK})?(?= - )")
+_LINE_END: Final = re.compile(rf" - \d{{1,9}}s/epoch - {_TOOK}$")
+_BAR: Final = re.compile(rf"{_COUNT}(?: ━+)? [\d:]{{1,12}}s? {_TOOK}(?= - )")
+_BAR_2: Final = re.compile(rf"{_COUNT}(?: \[[=>.]+\])? - (?:ETA: [\d:]{{1,12}}s?|\d{{1,9}}s {_TOOK})(?= - )")
+_PAIR: Final = re.compile(rf" - (?P<key>[A-Za-z_][\w./@-]*): (?P<value>{NUMBER})(?= - |$)")
+_DECIMALS: Final = re.compile(r"\.\d+(?:e[+-]\d\d)?$|[a-z]$", re.IGNORECASE)
+_SECONDS: Final = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
+_SAVING: Final = re.compile(rf"Epoch (?P<epoch>\d{{1,9}}): (?:\S+ improved from {NUMBER} to {NUMBER}, )?saving model to (?P<path>\S.*)$")
+_STOPPED: Final = re.compile(r"Epoch \d{1,9}: early stopping$")
+_RATE_CHANGED: Final = re.compile(r"Epoch \d{1,9}: (?:LearningRateScheduler setting|ReduceLROnPlateau reducing) learning rate to ")
+_VALIDATION: Final = "val_"
+_RATES: Final = ("learning_rate", "lr")
+
+
+class Keras:
+    """The output of one process."""
+
+    def __init__(self) -> None:
+        self._epoch: int | None = None
+        self._epochs = 0
+        self._length: int | None = None  # batches an epoch
+        self._drawn: tuple[int, int | None] | None = None  # count and total of this epoch's last line
+        self._step: int | None = None
+        self._elapsed_s = 0.0
+        self._evaluated = ""  # the result of model.evaluate that was told last
+
+    @property
+    def wants_all(self) -> bool:
+        return False
+
+    def parse(self, line: Line) -> Reading | None:
+        text = line.text.strip(_BETWEEN_REDRAWS)
+        if text.startswith("Epoch "):
+            return self._words(line, text)
+        if (found := _LINE.match(text)) is not None:
+            return self._read(line, text, found, is_bar=False)
+        if (found := _BAR.match(text) or _BAR_2.match(text)) is not None:
+            return self._read(line, text, found, is_bar=True)
+        return None
+
+    def flush(self) -> Reading:
+        return NOTHING
+
+    def _words(self, line: Line, text: str) -> Reading | None:
+        if (found := _EPOCH.match(text)) is not None:
+            epoch = int(found["epoch"])
+            if self._epoch is None or epoch <= self._epoch:
+                self._elapsed_s, self._length = 0.0, None
+            self._epoch, self._epochs, self._drawn = epoch, int(found["epochs"]), None
+            return NOTHING
+        if (found := _SAVING.match(text)) is not None:
+            step = int(found["epoch"]) * self._length if self._length else None
+            news = Checkpoint(CheckpointEvent.STARTED, step, found["path"])
+            return [Record(line.number, stamp=line.stamp, phase=Phase.CHECKPOINTING, checkpoint=news)]
+        if _STOPPED.match(text):
+            return [Record(line.number, stamp=line.stamp, closes=True)]
+        return NOTHING if _RATE_CHANGED.match(text) else None
+
+    def _read(self, line: Line, text: str, head: re.Match[str], *, is_bar: bool) -> Reading | None:
+        pairs = _pairs(text, head.end())
+        if pairs is None:
+            return [Malformed(line.number, "truncated")]
+        done, total = _count(head)
+        if self._is_evaluation(done, total, pairs, is_bar=is_bar):
+            return self._evaluation(line, pairs) if done == total else NOTHING
+        is_again = is_bar and self._drawn is not None and self._drawn[0] == done
+        fields = self._place(done, total)
+        if not is_again:
+            fields |= _trained(pairs)
+        if not is_bar:
+            fields |= self._times(text, head)
+        results, metrics = _results({key.removeprefix(_VALIDATION): value for key, value in pairs.items() if key.startswith(_VALIDATION)})
+        if is_again and not (results or metrics):
+            return NOTHING
+        return [Record(line.number, fields | results, metrics, stamp=line.stamp)]
+
+    def _is_evaluation(self, done: int, total: int | None, pairs: dict[str, float], *, is_bar: bool) -> bool:
+        """Whether a line without results of a validation is one of ``model.evaluate``."""
+        if any(key.startswith(_VALIDATION) for key in pairs):
+            return False
+        if self._epoch is None or (self._length is not None and total is not None and total != self._length):
+            return True
+        if self._drawn is None or self._drawn[1] is None:
+            return False
+        return not is_bar or (self._drawn[0] == self._drawn[1] and done != self._drawn[0])
+
+    def _evaluation(self, line: Line, pairs: dict[str, float]) -> Reading:
+        printed = str(pairs)
+        if self._step is None or printed == self._evaluated:
+            return NOTHING
+        self._evaluated = printed
+        fields, metrics = _results(pairs)
+        return [Record(line.number, {"step": self._step, **fields}, metrics, stamp=line.stamp)]
+
+    def _place(self, done: int, total: int | None) -> dict[str, float]:
+        """Where the run is: one count that goes on from epoch to epoch. Nothing where the epoch is not known."""
+        self._drawn = (done, total)
+        if total is not None:
+            self._length = total
+        if self._epoch is None or (self._length is None and self._epoch > 1):
+            return {}
+        self._step = (self._epoch - 1) * (self._length or 0) + done
+        fields: dict[str, float] = {"step": self._step, "epoch": self._epoch, "epochs": self._epochs}
+        if self._length is not None:
+            fields["target_steps"] = self._epochs * self._length
+        return fields
+
+    def _times(self, text: str, head: re.Match[str]) -> dict[str, float]:
+        """Of a line that tells of a whole epoch."""
+        self._elapsed_s += int(head["seconds"])
+        fields = {"elapsed_seconds": self._elapsed_s}
+        told = head if head["took"] else _LINE_END.search(text)
+        if told is not None:
+            fields["step_duration_seconds"] = int(told["took"]) * _SECONDS[told["unit"]]
+        return fields
+
+
+def _count(head: re.Match[str]) -> tuple[int, int | None]:
+    return int(head["done"]), None if head["total"] == "Unknown" else int(head["total"])
+
+
+def _pairs(text: str, at: int) -> dict[str, float] | None:
+    """What stands behind the count, by name; None when the line ends within it."""
+    ending = _LINE_END.search(text, at)
+    end = ending.start() if ending else len(text)
+    pairs: dict[str, float] = {}
+    while at < end:
+        found = _PAIR.match(text, at)
+        value = number(found["value"]) if found is not None and _DECIMALS.search(found["value"]) else None
+        if found is None or value is None:
+            return None
+        pairs[found["key"]] = value
+        at = found.end()
+    return pairs
+
+
+def _trained(pairs: dict[str, float]) -> dict[str, float]:
+    fields = {"loss": pairs["loss"]} if "loss" in pairs else {}
+    rate = next((pairs[key] for key in _RATES if key in pairs), None)
+    return fields if rate is None else fields | {"learning_rate": rate}
+
+
+def _results(pairs: dict[str, float]) -> tuple[dict[str, float], dict[str, float]]:
+    """Loss and other results of an evaluation."""
+    fields = {"eval_loss": pairs["loss"]} if "loss" in pairs else {}
+    others = [(key, value) for key, value in pairs.items() if key != "loss" and key not in _RATES]
+    return fields, dict(others[:MAX_METRICS])
+
+
+def _sniff(text: str) -> bool:
+    text = text.strip(_BETWEEN_REDRAWS)
+    if text.startswith("Epoch "):  # only the last line before the first that is ours would be shown to the parser: not the epoch's
+        return (" improved from " in text and _SAVING.match(text) is not None) or _RATE_CHANGED.match(text) is not None
+    if not text[:1].isdigit():
+        return False
+    head = _LINE.match(text) or _BAR.match(text) or _BAR_2.match(text)
+    return head is not None and any(key.endswith("loss") for key in _pairs(text, head.end()) or ())
+
+
+FORMAT: Final = Format(
+    name="keras",
+    summary="Keras 2 and 3: model.fit's line an epoch (verbose=2), its bars (verbose=1) and what its callbacks say",
+    hints=(LOSS, b"Epoch "),
+    sniff=_sniff,
+    parser=Keras,
+)
