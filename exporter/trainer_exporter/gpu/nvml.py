@@ -273,7 +273,7 @@ class XidEvents:
 class Unbinding:
     """Hears that somebody wants to unbind a GPU from its driver, which waits until all have let go of it.
 
-    Drivers before R575 or so do not tell; there ``is_asked`` is False for ever.
+    Where the driver (or its binding) is too old to tell, ``is_asked`` is False for ever.
     """
 
     def __init__(self) -> None:
