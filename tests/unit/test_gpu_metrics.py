@@ -53,6 +53,52 @@ def test_a_healthy_card_shows_what_it_can_say_and_nothing_else() -> None:
     }
 
 
+def test_figures_of_links_rows_pages_and_pipes_are_shown_by_their_kind() -> None:
+    reading = GpuReading(
+        CARD,
+        success=True,
+        collected_wall=NOW,
+        remapped_rows={"corrected": 1, "uncorrected": 0},
+        row_remap_pending=True,
+        row_remap_failure=False,
+        retired_pages={"corrected": 3},
+        nvlink_active_links=17,
+        nvlink_errors={"replay": 5},
+        pcie_link_width=8,
+        pcie_link_width_max=16,
+        pcie_replays=4,
+        tensor_active_ratio=0.4,
+    )
+
+    shown = series(gpus.samples(GpuSnapshot(readings=(reading,)), (), NOW))
+
+    assert {name: value for name, value in shown.items() if name.startswith(("gpu_re", "gpu_ro", "gpu_nv", "gpu_pcie", "gpu_te"))} == {
+        "gpu_remapped_rows{uuid=GPU-a,gpu=3,kind=corrected}": 1,
+        "gpu_remapped_rows{uuid=GPU-a,gpu=3,kind=uncorrected}": 0,
+        "gpu_row_remap_pending{uuid=GPU-a,gpu=3}": 1,
+        "gpu_row_remap_failure{uuid=GPU-a,gpu=3}": 0,
+        "gpu_retired_pages{uuid=GPU-a,gpu=3,kind=corrected}": 3,
+        "gpu_nvlink_active_links{uuid=GPU-a,gpu=3}": 17,
+        "gpu_nvlink_errors_total{uuid=GPU-a,gpu=3,kind=replay}": 5,
+        "gpu_pcie_link_width{uuid=GPU-a,gpu=3}": 8,
+        "gpu_pcie_link_width_max{uuid=GPU-a,gpu=3}": 16,
+        "gpu_pcie_replays_total{uuid=GPU-a,gpu=3}": 4,
+        "gpu_tensor_active_ratio{uuid=GPU-a,gpu=3}": 0.4,
+    }
+
+
+def test_a_mig_instance_names_its_card_and_has_only_the_xids_that_happened() -> None:
+    part = GpuIdentity("MIG-b", 3, "NVIDIA H200 MIG 1g.18gb", parent_uuid="GPU-a", gpu_instance="7", compute_instance="0")
+    reading = GpuReading(part, success=True, collected_wall=NOW, memory=GpuMemory(total_bytes=10, used_bytes=4, reserved_bytes=0))
+
+    shown = series(gpus.samples(GpuSnapshot(readings=(reading,), xids={("MIG-b", 94): XidCount(1, NOW)}), (), NOW))
+
+    name = "NVIDIA H200 MIG 1g.18gb"
+    assert shown[f"gpu_info{{uuid=MIG-b,gpu=3,name={name},parent_uuid=GPU-a,gpu_instance=7,compute_instance=0}}"] == 1
+    assert shown["gpu_memory_used_bytes{uuid=MIG-b,gpu=3}"] == 4
+    assert [series for series in shown if series.startswith("gpu_xid_errors_total")] == ["gpu_xid_errors_total{uuid=MIG-b,gpu=3,xid=94}"]
+
+
 def test_a_lost_card_shows_its_loss_its_run_and_no_data() -> None:
     reading = GpuReading(CARD, success=False, collected_wall=NOW - 90, error="lost")
     owner = GpuOwner("GPU-a", 3, run="qwen-sft", rank="11", local_rank="3", job_id="812")
