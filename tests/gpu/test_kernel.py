@@ -29,7 +29,12 @@ from trainer_exporter.gpu.kernel import KernelLog, KernelXid, bus_id, gpus, xid
         pytest.param("NVRM: Xid (PCI:0000:01:00 GPU-I:05): 94, pid=4, Contained: CE", KernelXid((0, 1, 0), 94, "5"), id="GPU instance"),
         pytest.param("NVRM: Xid (PCI:0000:01:00 GPU-I:05 GPU-CI:00): 31, pid=9", KernelXid((0, 1, 0), 31, "5", "0"), id="compute instance"),
         pytest.param("NVRM: GPU 0000:18:00.0: GPU has fallen off the bus.", KernelXid((0, 0x18, 0), 79), id="fallen, no Xid"),
-        pytest.param("NVRM: The NVIDIA GPU 0000:18:00.0 (PCI ID: 10de:20b2)", KernelXid((0, 0x18, 0), 79), id="fallen, in two lines"),
+        pytest.param(
+            r"NVRM: The NVIDIA GPU 0000:18:00.0 (PCI ID: 10de:20b2)\x0aNVRM: fallen off the bus and is not responding to commands.",
+            KernelXid((0, 0x18, 0), 79),
+            id="fallen, two lines in one record",
+        ),
+        pytest.param(r"NVRM: The NVIDIA GPU 0000:18:00.0 (PCI ID: 10de:0fff)\x0aNVRM: is not supported by this driver", None, id="too old"),
         pytest.param("NVRM: GPU at PCI:0000:91:00: GPU-2ab7c5f0", None, id="only a UUID"),
         pytest.param("nvidia-nvswitch2: SXid (PCI:0000:85:00.0): 12028, Non-fatal, Link 61", None, id="a switch"),
         pytest.param("NVRM: Xid (PCI:0000:2a:00): 123456, pid=1", None, id="no such Xid"),

@@ -16,8 +16,10 @@ MOST_RECORDS: Final = 4096  # in one look
 
 _BUS: Final = r"(?P<bus>[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2})(?:\.[0-9a-fA-F])?"
 XID: Final = re.compile(rf"NVRM: Xid \((?:PCI:)?{_BUS}(?: GPU-I:(?P<gi>\d+)(?: GPU-CI:(?P<ci>\d+))?)?\): (?P<xid>\d{{1,4}})(?:,|$)")
-# Said with and without an Xid. The second form stands in two lines, of which only the first has the bus id.
-FALLEN: Final = re.compile(rf"NVRM: (?:GPU {_BUS}: GPU has fallen off the bus|The NVIDIA GPU {_BUS.replace('bus', 'other')})")
+# Said with and without an Xid. The second form is two lines in one record, and begins as many a harmless one does.
+FALLEN: Final = re.compile(
+    rf"NVRM: (?:GPU {_BUS}: GPU has fallen off the bus|The NVIDIA GPU {_BUS.replace('bus', 'other')} .*fallen off the bus)"
+)
 
 
 class KernelXid(NamedTuple):
