@@ -44,6 +44,7 @@ SOURCE = DataSourceRef(type_val="prometheus", uid="${datasource}")
 
 # An exporter's series carry the scrape's job; what rules record does not.
 SCRAPED = 'job=~"$job",cluster=~"$cluster",run="$run"'
+NODES = 'cluster=~"$cluster",instance=~"$node"'
 RECORDED = 'cluster=~"$cluster",run="$run"'
 
 STATES = {  # what run:state:code says, and the rules' verdict in it
@@ -90,9 +91,24 @@ def recorded(metric: str, *matchers: str) -> str:
     return f"{metric}{{{','.join((RECORDED, *matchers))}}}"
 
 
+def of_nodes(metric: str, *matchers: str) -> str:
+    """A selector of one recorded metric of the chosen nodes."""
+    return f"{metric}{{{','.join((*matchers, NODES))}}}"
+
+
+def scraped_of_nodes(metric: str, *matchers: str) -> str:
+    """A selector of one metric of the chosen nodes, as their exporters publish it."""
+    return of_nodes(metric, 'job=~"$job"', *matchers)
+
+
 def largest(metric: str, *matchers: str, by: str = "") -> str:
     """One series a run, however many nodes publish it."""
     return f"max by (cluster, run{', ' + by if by else ''}) ({scraped(metric, *matchers)})"
+
+
+def largest_recorded(metric: str, *matchers: str) -> str:
+    """One series a run of a figure that the rules record."""
+    return f"max by (cluster, run) ({recorded(metric, *matchers)})"
 
 
 def query(expr: str, legend: str, *, ref: str = "A") -> prometheus.Dataquery:
@@ -114,6 +130,11 @@ def steps(*pairs: tuple[float, str]) -> _Built:
     """Colours from each value on; below the first, and without a value, grey."""
     first = [Threshold(color=GREY, value=None)]
     return _Built(ThresholdsConfig(ThresholdsMode.ABSOLUTE, first + [Threshold(color=color, value=value) for value, color in pairs]))
+
+
+def transparent() -> ThresholdsConfig:
+    """No color at any value: for cells that are painted by their word alone."""
+    return ThresholdsConfig(ThresholdsMode.ABSOLUTE, [Threshold(color="transparent", value=None)])
 
 
 def option(key: str, value: Any) -> DynamicConfigValue:
@@ -315,9 +336,9 @@ def source_variable() -> dashboard.DatasourceVariable:
     return dashboard.DatasourceVariable("datasource").label("Data source").type("prometheus")
 
 
-def label_variable(name: str, label: str, asked: str, *, many: bool, of: str = "") -> dashboard.QueryVariable:
+def label_variable(name: str, label: str, asked: str, *, many: bool, of: str = "", all_of_them: bool = True) -> dashboard.QueryVariable:
     """Values of a label, ``of`` where it is not called as the variable. With ``many``, the choice of all stands for any value and for the
-    label's absence too."""
+    label's absence too; without ``all_of_them`` there is no such choice."""
     variable = (
         dashboard.QueryVariable(name)
         .label(label)
@@ -328,6 +349,8 @@ def label_variable(name: str, label: str, asked: str, *, many: bool, of: str = "
     )
     if not many:
         return variable
+    if not all_of_them:
+        return variable.multi(True)
     everything = VariableOption(selected=True, text="All", value="$__all")
     return variable.multi(True).include_all(True).all_value(".*").current(everything)
 

@@ -22,17 +22,24 @@ import yaml
 
 import stack
 from trainer_exporter import metrics
-from trainer_exporter.metrics.family import Family
+from trainer_exporter.metrics.family import Family, Kind
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 DASHBOARDS = sorted((REPOSITORY / "grafana" / "dashboards").glob("*.json"))
 RULES = sorted((REPOSITORY / "alertmanager" / "rules").glob("*.yml"))
-OF_PROMETHEUS = {"ALERTS", "ALERTS_FOR_STATE"}
+OF_PROMETHEUS = {"ALERTS", "ALERTS_FOR_STATE", "up"}
+OF_THE_PROCESS: dict[str, Kind] = {  # what Prometheus's client library publishes for every program
+    "process_cpu_seconds_total": "counter",
+    "process_open_fds": "gauge",
+    "process_resident_memory_bytes": "gauge",
+    "process_start_time_seconds": "gauge",
+}
 SAME_FOR_ALL = {"$job": ".*", "$cluster": ".*", "$team": ".*", "$node": ".*", "$run": "r1", "$smoothing": "5m", "$__rate_interval": "1m"}
 EVENTS = {  # an answer to these is an event, and nothing is wrong in the page that is published here
     "A new attempt began",
     "Checkpoint complete",
     "{{alertname}}",
+    "Runs that changed: {{run}}",
 }
 OF_ONE_RUN = ["run"]
 SCRAPED = re.compile(r"\b(?:trainer|gpu|process|DCGM)_\w+\{[^}]*\}|\bup\{[^}]*\}")
@@ -205,7 +212,7 @@ def test_rates_of_panels_are_taken_over_the_rate_interval(dashboard: dict[str, A
 
 
 def test_each_metric_is_one_that_the_exporter_declares_or_the_rules_record(dashboard: dict[str, Any]) -> None:
-    known = OF_PROMETHEUS | recorded_names() | {name for family in families() for name in names_of(family)}
+    known = OF_PROMETHEUS | OF_THE_PROCESS.keys() | recorded_names() | {name for family in families() for name in names_of(family)}
     asked = [variable["query"] for variable in dashboard["templating"]["list"] if variable["type"] == "query"]
     used = {name for expr in (*asked, *(expr for _, expr in queries(dashboard))) for name in metrics_in(expr)}
 
@@ -296,7 +303,9 @@ CHOICES: dict[str, Sequence[str]] = {
     "phase": ["starting", "training", "evaluating", "checkpointing", "ended", "failed"],
     "field": ["loss", "grad_norm"],
     "window": ["100", "1000"],
-    "kind": ["cuda_oom", "corrected"],
+    "kind": ["cuda_oom", "uncorrected"],
+    "counter": ["volatile"],
+    "reason": ["hw_slowdown"],
     "uuid": ["GPU-1", "GPU-2"],
     "gpu": ["0"],
     "rank": ["0", "1"],
@@ -336,7 +345,8 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[stack.Prome
     directory = tmp_path_factory.mktemp("prometheus")
     now = time.time()
     moments = [now - age for age in range(300, 0, -15)]
-    text = "\n".join(itertools.chain.from_iterable(page_lines(family, moments) for family in families()))
+    foreign = [Family(name, kind, "") for name, kind in {"up": "gauge", **OF_THE_PROCESS}.items()]
+    text = "\n".join(itertools.chain.from_iterable(page_lines(family, moments) for family in (*families(), *foreign)))
     (directory / "page.txt").write_text(f"{text}\n# EOF\n")
     make = ["promtool", "tsdb", "create-blocks-from", "openmetrics", str(directory / "page.txt"), str(directory / "data")]
     subprocess.run(make, check=True, capture_output=True, timeout=60)
