@@ -23,6 +23,9 @@ def firing(*matchers: str) -> str:
     return f"ALERTS{{{selection}}}"
 
 
+WATCHDOG = firing('alertname="Watchdog"')  # fires while the rules are judged
+
+
 def causes(*matchers: str) -> str:
     """The alerts that are told: those that no other silences, by the same rules as Alertmanager's."""
     inhibitions = yaml.safe_load((SHIPPED / "alertmanager.yml").read_text(encoding="utf-8"))["inhibit_rules"]

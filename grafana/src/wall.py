@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from alerts import causes, firing, in_words
+from alerts import WATCHDOG, causes, in_words
 from grafana_foundation_sdk.builders import common
 from grafana_foundation_sdk.models import common as looks
 from grafana_foundation_sdk.models.dashboard import Dashboard
@@ -249,8 +249,7 @@ def _pages() -> Any:
     age = f"time() - ALERTS_FOR_STATE{{{HERE}}} and on (cluster, run, instance, uuid, alertname, severity) ({told})"
     node = f'label_replace(label_replace({age}, "who", "fleet", "", ""), "who", "$1", "instance", "(.+)")'
     who = f'label_replace({node}, "who", "$1", "run", "(.+)")'
-    watchdog = firing('alertname="Watchdog"')
-    quiet = f'label_replace(min by (alertname) ({watchdog} * 0 - 1), "who", "All quiet.", "", "") unless on () ({told})'
+    quiet = f'label_replace(min by (alertname) ({WATCHDOG} * 0 - 1), "who", "All quiet.", "", "") unless on () ({told})'
     about = (
         f"What pages now and for how long, the latest first, at most {PAGES}: causes, without the symptoms that they explain. Normal: all "
         "quiet, in words; this needs the watchdog, which proves that the rules are judged. Without data they are not, and nothing is known."

@@ -1,0 +1,132 @@
+"""Rows of the on-call dashboard: the anatomy of one run that stands still, node by node."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from grafana_foundation_sdk.models.dashboard import DashboardRegexMapOptions, RegexMap, ValueMap, ValueMappingResult
+from house import (
+    NODE_OF_ROW,
+    STATES,
+    Page,
+    columns,
+    curve,
+    fixed,
+    grid,
+    largest_recorded,
+    link,
+    links,
+    log_scale,
+    of_the_run,
+    option,
+    placed,
+    query,
+    reading,
+    recorded,
+    rows,
+    steps,
+    timeline,
+    words,
+)
+
+REASONS = {
+    "lost": "off the bus",
+    "node_silent": "its node is silent",
+    "ecc_uncorrected": "memory error",
+    "process_gone": "its process is gone",
+    "no_reading": "does not answer",
+    "idle_among_spinning": "idles, others spin",
+    "throttled_sw_thermal_slowdown": "held down by heat",
+    "throttled_hw_thermal_slowdown": "held down by heat",
+    "throttled_hw_power_brake_slowdown": "held down for want of power",
+    "throttled_hw_slowdown": "held down by the hardware",
+    "low_clock": "low clock",
+    "low_utilization": "low utilization",
+    "none": "none stands apart",
+}
+
+
+def reasons() -> list[Any]:
+    """Why a GPU is suspected, in words."""
+    plain = ValueMap({name: ValueMappingResult(text) for name, text in REASONS.items()})
+    numbered = DashboardRegexMapOptions(pattern="^xid_(.+)$", result=ValueMappingResult("Xid $1"))
+    return [plain, RegexMap(numbered)]
+
+
+def anatomy(page: Page) -> None:
+    page.row("Why does $run stand still?")
+    page.add(_states(), width=14, height=5)
+    page.add(_suspects(), width=10, height=5)
+    page.add(_silence(), width=6, height=8)
+    page.add(
+        _by_node(
+            "Utilization by node",
+            "gpu:utilization_ratio:avg1m",
+            "Mean of the run's GPUs on each node. Normal: above 70 %, all alike. In a hang all read 100 %, and the culprit's node less.",
+        ),
+        width=6,
+        height=8,
+    )
+    page.add(
+        _by_node(
+            "Power by node",
+            "gpu:power_of_limit_ratio:avg1m",
+            "Share of the limit. Normal: 70 to 100 %, all alike. Full utilization at 14 to 25 % of the power is a hung collective.",
+        ),
+        width=6,
+        height=8,
+    )
+    page.add(
+        _by_node(
+            "Memory traffic by node",
+            "gpu:memory_bandwidth_utilization_ratio:avg1m",
+            "Share of time that the memory was busy. Normal: tens of percent. Near 0 beside full utilization: they wait for one another.",
+        ),
+        width=6,
+        height=8,
+    )
+
+
+def _states() -> Any:
+    about = "What the run did. Normal: training, with short spells of evaluating and saving. A gap: nothing was published then."
+    panel = timeline("Phase", query(largest_recorded("run:state:code"), "{{run}}"), unit="none", about=about, absent="no run is chosen")
+    return panel.mappings(words(STATES)).thresholds(steps())
+
+
+def _silence() -> Any:
+    about = (
+        "Time since the last step, and the silence at which this run counts as hung; logarithmic. Normal: a saw far below the limit. "
+        "Without data the run is over, or the rules are not loaded."
+    )
+    panel = curve(
+        "Silence",
+        query(largest_recorded("run:progress_age_seconds:min"), "since last step", ref="A"),
+        query(largest_recorded("run:source_stall_threshold_seconds:max"), "hang", ref="B"),
+        unit="s",
+        about=about,
+        absent="no step yet",
+    ).scale_distribution(log_scale())
+    hang = [fixed("red"), option("custom.lineStyle", {"fill": "dash", "dash": [8, 6]})]
+    return panel.min(1).override_by_name("since last step", [fixed("blue")]).override_by_name("hang", hang)
+
+
+def _by_node(title: str, metric: str, about: str) -> Any:
+    expr = f"avg by (cluster, instance) ({of_the_run(reading(metric))})"
+    about = f"{about} Without data no GPU is attributed to the run."
+    panel = curve(title, query(expr, "{{instance}}"), unit="percentunit", about=about, absent="no GPU attributed")
+    return panel.min(0).max(1)
+
+
+def _suspects() -> Any:
+    about = (
+        "GPUs that stand apart from the others of the run, and why; the surest first. Normal: none, which is said where the run's GPUs "
+        "are known. "
+        "Without data no GPU is attributed to the run."
+    )
+    some = f"max by (cluster, instance, gpu, reason) ({recorded('run:suspect_gpu')})"
+    nobody = f'label_replace(0 * max ({recorded("run:gpus:count")}), "reason", "none", "", "")'
+    panel = grid("Suspects", rows(placed(f"{some} or on () {nobody}"), ref="A"), unit="string", about=about, absent="no GPU attributed")
+    panel.transformations(columns("instance", "gpu", "reason", hidden=("Time", "cluster", "Value"))[1:])
+    panel.override_by_name("instance", [option("displayName", "node"), links(link("Node", NODE_OF_ROW))])
+    panel.override_by_name("reason", [option("mappings", reasons())])
+    return panel.override_by_name("place", [option("custom.hidden", True)])
