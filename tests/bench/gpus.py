@@ -72,7 +72,9 @@ def main(seconds: float) -> None:
             after, resident = cost(exporter.child())
             driver.set(SICK, hang=60)
             until(lambda: not _is_read(exporter, SICK), "the card that hangs is missed")
+            daemon, _ = cost(exporter.process.pid)
             took, oldest, missed = _scrapes(exporter, min(seconds, 45.0))
+            a_scrape = (cost(exporter.process.pid)[0] - daemon) / len(took)
         finally:
             driver.heal()
             exporter.stop()
@@ -81,6 +83,7 @@ def main(seconds: float) -> None:
         f"reader: {resident} KiB resident",
         f"/metrics while all answer: {_spread(calm)}",
         f"/metrics while one hangs: {_spread(took)}",
+        f"CPU of the daemon a scrape, all its other work included: {1000 * a_scrape:.1f} ms",
         f"healthy cards missed: {max(missed)}; their oldest reading: {oldest:.1f} s, read every {INTERVAL_S:g} s",
     ):
         sys.stdout.write(f"{line}\n")
