@@ -13,9 +13,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-import stack
+from rulebook import RULES, group_order
 
-RULES = sorted((stack.REPOSITORY / "alertmanager" / "rules").glob("*.yml"))
 ORDER = ("labels", "gpu", "gpu_health", "gpu_limits", "gpu_links", "exporter", "progress", "suspects", "efficiency")
 NODES, CARDS = 4, 8
 INTERVAL_S = 15
@@ -84,6 +83,10 @@ SICK = {
     "a_rank_stands_outside_of_the_collective": Scene(
         apart={(2, 5): IDLES}, cause="dead_rank", suspects=suspects([(2, 5)], "idle_among_spinning")
     ),
+    "half_of_the_cards_spin_and_the_others_idle": Scene(
+        apart=dict.fromkeys(ALL[16:], IDLES), cause="dead_rank", suspects=suspects(ALL[16:], "idle_among_spinning")
+    ),
+    "fewer_than_half_spin": Scene(apart=dict.fromkeys(ALL[15:], IDLES), cause="data", alerts=frozenset({"TrainingStalled"})),
     "five_percent_busy_is_idle": Scene(
         apart={(2, 5): ("0.05", "0", "70")}, cause="dead_rank", suspects=suspects([(2, 5)], "idle_among_spinning")
     ),
@@ -112,9 +115,6 @@ SICK = {
         cause="dead_rank",
         suspects=suspects([(2, 5)], "xid_31"),
     ),
-    "an_xid_of_an_hour_ago_that_the_run_survived": Scene(
-        extra={of("gpu_xid_last_timestamp_seconds", (0, 3), xid="63"): "-3600x60"}, alerts=frozenset({*HUNG})
-    ),
     "a_memory_error": Scene(
         extra={of("gpu_ecc_errors_total", (3, 0), kind="uncorrected", counter="volatile"): later("1", before="0")},
         cause="sick_gpu",
@@ -126,6 +126,7 @@ SICK = {
     "a_save_that_never_ends_while_the_others_wait_for_rank_0": Scene(
         apart={(0, 0): IDLES}, extra=IN_PROGRESS, cause="storage", suspects=suspects([(0, 0)], "idle_among_spinning")
     ),
+    "most_cards_do_not_answer": Scene(unread=ALL[:20], cause="unknown", alerts=frozenset({"TrainingStalled"})),
     "nothing_is_read_of_any_card": Scene(unread=ALL, cause="unknown", alerts=frozenset({"TrainingStalled"})),
 }
 
@@ -168,10 +169,9 @@ def run_series(scene: Scene, after: int) -> Iterator[tuple[str, str]]:
 def play(scene: Scene, expectations: Sequence[Mapping[str, object]], directory: Path, *, after: int = AFTER) -> None:
     """Let promtool judge; fails with what it says."""
     series = {**dict(gpu_series(scene, after)), **dict(run_series(scene, after)), **scene.extra}
-    names = [group["name"] for path in RULES for group in yaml.safe_load(path.read_text())["groups"]]
     test = {
         "rule_files": [str(path) for path in RULES],
-        "group_eval_order": [*ORDER, *(name for name in names if name not in ORDER)],
+        "group_eval_order": group_order(*ORDER),
         "evaluation_interval": f"{INTERVAL_S}s",
         "tests": [
             {
@@ -232,3 +232,28 @@ def test_the_members_that_left_are_forgotten_when_the_run_goes_on_without_them(t
     scene = Scene(then=COMPUTES, steps=True, detached=NODE_3)
 
     play(scene, [expected("run:suspect_gpu", (), at="9m")], tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("braked", "named"),
+    [(15, [{"reason": "throttled_hw_power_brake_slowdown"}]), (16, [])],
+    ids=["fewer_than_half", "half"],
+)
+def test_slowness_that_half_of_the_run_shares_tells_nobody_apart(braked: int, named: Sequence[Mapping[str, str]], tmp_path: Path) -> None:
+    brakes = {of("gpu_throttle_active", place, reason="hw_power_brake_slowdown"): later("1", before="0") for place in ALL[:braked]}
+
+    scene = Scene(then=COMPUTES, steps=True, extra=brakes)
+
+    play(scene, [expected("group by (reason) (run:suspect_gpu)", named, at="12m")], tmp_path)
+
+
+def test_a_card_whose_xid_the_run_has_survived_is_suspected_for_a_quarter_of_an_hour(tmp_path: Path) -> None:
+    scene = Scene(then=COMPUTES, steps=True, extra={of("gpu_xid_last_timestamp_seconds", (0, 3), xid="63"): "10x100"})
+    suspect = {"instance": "node-0", "gpu": "3", "reason": "xid_63"}
+
+    expectations = [
+        expected("group by (instance, gpu, reason) (run:suspect_gpu)", [suspect], at="15m"),
+        expected("run:suspect_gpu", (), at="16m"),
+    ]
+
+    play(scene, expectations, tmp_path, after=60)

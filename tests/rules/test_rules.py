@@ -18,11 +18,11 @@ import yaml
 
 import stack
 import trainer_exporter.metrics
+from rulebook import RULES, alerts, metrics_in, rules
 from trainer_exporter import incidents
 from trainer_exporter.gpu import card
 from trainer_exporter.model import Phase
 
-RULES = sorted((stack.REPOSITORY / "alertmanager" / "rules").glob("*.yml"))
 RUNBOOKS = stack.REPOSITORY / "alertmanager" / "runbooks"
 SCENES = sorted(Path(__file__).parent.glob("*_test.yml"))
 RUNBOOK_URL = "https://github.com/trainer-exporter/trainer-exporter/blob/main/alertmanager/runbooks/{}.md"
@@ -31,21 +31,6 @@ SECTIONS = ["Meaning", "Impact", "Diagnosis", "Mitigation", "Causes", "False ala
 SEVERITIES = {"critical", "warning", "info", "none"}
 # Prometheus's own, its client library's, and dcgm-exporter's (design: the rules take either source).
 FOREIGN_METRIC = re.compile(r"up|ALERTS|process_start_time_seconds|DCGM_FI_[A-Z_]+")
-METRIC = re.compile(r"\b(?:(?:trainer|gpu|process)_[a-z0-9_]+|DCGM_FI_[A-Z_]+|up(?=\{)|[a-z]+:[a-z0-9_:]+)")
-CONTEXT_OF_LABELS = re.compile(r"(?:\b(?:by|on|without|ignoring|group_left|group_right)\s*\([^)]*\)|#[^\n]*|\"[^\"]*\")")
-
-
-def rules() -> Iterator[tuple[Path, Mapping[str, Any]]]:
-    """Every rule with its file."""
-    for path in RULES:
-        for group in yaml.safe_load(path.read_text())["groups"]:
-            for rule in group["rules"]:
-                yield path, rule
-
-
-def alerts() -> Iterator[Mapping[str, Any]]:
-    """Every alerting rule."""
-    return (rule for _, rule in rules() if "alert" in rule)
 
 
 def alert_names() -> set[str]:
@@ -62,11 +47,6 @@ def declared() -> set[str]:
             if family.kind == "histogram":
                 found |= {f"{family.name}{suffix}" for suffix in ("_bucket", "_sum", "_count")}
     return found
-
-
-def metrics_in(text: str) -> set[str]:
-    """Names of the metrics that an expression (or the queries within a template) reads."""
-    return set(METRIC.findall(CONTEXT_OF_LABELS.sub(" ", text)))
 
 
 def queries_in(annotations: Mapping[str, str]) -> Iterator[str]:
