@@ -21,11 +21,14 @@ from stack import eventually
 class Daemon:
     """``trainer-exporter serve`` with these arguments; ends with the block."""
 
-    def __init__(self, *arguments: str | Path, log: Path, env: Mapping[str, str] | None = None, port: int = 0) -> None:
+    def __init__(
+        self, *arguments: str | Path, log: Path, env: Mapping[str, str] | None = None, port: int = 0, host: str = "127.0.0.1"
+    ) -> None:
         self._arguments = [str(argument) for argument in arguments]
         self._log = log
         self._env = {**os.environ, **(env or {})}
         self._asked_port = port
+        self.host = host
         self.port = 0
 
     def __enter__(self) -> Daemon:
@@ -42,7 +45,7 @@ class Daemon:
     def start(self, *, ready_within_s: float = 20.0) -> None:
         """Start it and wait until it has read what is there."""
         command = [sys.executable, "-m", "trainer_exporter", "serve", *self._arguments]
-        command.append(f"--web.listen-address=127.0.0.1:{self.port or self._asked_port}")
+        command.append(f"--web.listen-address={self.host}:{self.port or self._asked_port}")
         before = self.log().count("serving on port")
         with self._log.open("ab") as output:
             self.process = subprocess.Popen(command, stdout=output, stderr=output, env=self._env)
@@ -66,7 +69,7 @@ class Daemon:
         return self._log.read_text() if self._log.exists() else ""
 
     def get(self, path: str) -> str:
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=5) as response:
+        with urllib.request.urlopen(f"http://{self.host}:{self.port}{path}", timeout=5) as response:
             return response.read().decode()
 
     def is_ready(self) -> bool:
