@@ -11,7 +11,6 @@ from typing import Any, TypeVar
 
 from grafana_foundation_sdk.builders import common, dashboard, prometheus, stat, statetimeline, table, timeseries, xychart
 from grafana_foundation_sdk.models import common as looks
-from grafana_foundation_sdk.models import xychart as xymodel
 from grafana_foundation_sdk.models.dashboard import (
     AnnotationQuery,
     Dashboard,
@@ -44,6 +43,7 @@ SOURCE = DataSourceRef(type_val="prometheus", uid="${datasource}")
 
 # An exporter's series carry the scrape's job; what rules record does not.
 SCRAPED = 'job=~"$job",cluster=~"$cluster",run="$run"'
+JOB = 'job=~"$job"'
 NODES = 'cluster=~"$cluster",instance=~"$node"'
 RECORDED = 'cluster=~"$cluster",run="$run"'
 
@@ -93,12 +93,12 @@ def recorded(metric: str, *matchers: str) -> str:
 
 def of_nodes(metric: str, *matchers: str) -> str:
     """A selector of one recorded metric of the chosen nodes."""
-    return f"{metric}{{{','.join((*matchers, NODES))}}}"
+    return f"{metric}{{{','.join((NODES, *matchers))}}}"
 
 
 def scraped_of_nodes(metric: str, *matchers: str) -> str:
     """A selector of one metric of the chosen nodes, as their exporters publish it."""
-    return of_nodes(metric, 'job=~"$job"', *matchers)
+    return f"{metric}{{{','.join((JOB, NODES, *matchers))}}}"
 
 
 def largest(metric: str, *matchers: str, by: str = "") -> str:
@@ -210,7 +210,7 @@ def not_finite() -> SpecialValueMap:
     return SpecialValueMap(DashboardSpecialValueMapOptions(match=SpecialValueMatch.NA_N, result=result))
 
 
-def _common(panel: PanelT, title: str, *, unit: str, about: str, absent: str) -> PanelT:
+def dressed(panel: PanelT, title: str, *, unit: str, about: str, absent: str) -> PanelT:
     """``absent`` is what stands there when there is no data, and the last sentence of the description explains it."""
     identity = zlib.crc32(title.encode()) & 0x7FFFFFFF  # stays when panels move, so that links to a panel live
     return panel.id(identity).title(title).unit(unit).description(about).no_value(absent).datasource(SOURCE)
@@ -226,7 +226,7 @@ def board(title: str, *queries: prometheus.Dataquery, unit: str, about: str, abs
 
 def tile(title: str, *queries: prometheus.Dataquery, unit: str, about: str, absent: str = "no data") -> stat.Panel:
     """A figure of now, on a coloured ground; NaN is a figure too."""
-    panel = _common(stat.Panel(), title, unit=unit, about=about, absent=absent).targets(list(queries))
+    panel = dressed(stat.Panel(), title, unit=unit, about=about, absent=absent).targets(list(queries))
     reduce = common.ReduceDataOptions().calcs(["last"]).fields("").values(False)
     return (
         panel.reduce_options(reduce)
@@ -243,17 +243,17 @@ def tile(title: str, *queries: prometheus.Dataquery, unit: str, about: str, abse
 def curve(title: str, *queries: prometheus.Dataquery, unit: str, about: str, absent: str = "no data") -> timeseries.Panel:
     """Figures over time."""
     return (
-        _common(timeseries.Panel(), title, unit=unit, about=about, absent=absent)
+        dressed(timeseries.Panel(), title, unit=unit, about=about, absent=absent)
         .targets(list(queries))
         .line_width(1.5)
         .fill_opacity(0)
         .show_points(looks.VisibilityMode.NEVER)
-        .legend(_legend())
+        .legend(legend_below())
         .tooltip(common.VizTooltipOptions().mode(looks.TooltipDisplayMode.MULTI).sort(looks.SortOrder.DESCENDING))
     )
 
 
-def _legend() -> common.VizLegendOptions:
+def legend_below() -> common.VizLegendOptions:
     below = common.VizLegendOptions().show_legend(True).display_mode(looks.LegendDisplayMode.LIST)
     return below.placement(looks.LegendPlacement.BOTTOM).calcs([])
 
@@ -265,31 +265,20 @@ def log_scale(*, base: int = 10) -> common.ScaleDistributionConfig:
 def timeline(title: str, *queries: prometheus.Dataquery, unit: str, about: str, absent: str = "no data") -> statetimeline.Panel:
     """States over time."""
     return (
-        _common(statetimeline.Panel(), title, unit=unit, about=about, absent=absent)
+        dressed(statetimeline.Panel(), title, unit=unit, about=about, absent=absent)
         .targets(list(queries))
         .merge_values(True)
         .show_value(looks.VisibilityMode.NEVER)  # cut off where a state is short; the legend has the words
         .row_height(0.8)
         .fill_opacity(85)
         .line_width(0)
-        .legend(_legend())
+        .legend(legend_below())
     )
 
 
 def grid(title: str, *queries: prometheus.Dataquery, unit: str, about: str, absent: str = "no data") -> table.Panel:
     """Rows of the present."""
-    return _common(table.Panel(), title, unit=unit, about=about, absent=absent).targets(list(queries))
-
-
-def by_step(title: str, *queries: prometheus.Dataquery, unit: str, about: str, absent: str) -> xychart.Panel:
-    """Figures over steps instead of over time: query A is the step, query B the figure, a line for each run."""
-    panel = _common(xychart.Panel(), title, unit=unit, about=about, absent=absent).targets(list(queries))
-    own_frames = shaped("partitionByValues", fields=["run"], keepFields=False, naming={"asLabels": True})
-    hidden = shaped("organize", excludeByName={"Time": True, "cluster": True}, renameByName={"Value #A": "step", "Value #B": "value"})
-    panel.transformations([shaped("merge"), shaped("sortBy", sort=[{"field": "Value #A"}]), hidden, own_frames])
-    panel.series_mapping(xymodel.SeriesMapping.AUTO).dims(xychart.XYDimensionConfig().x("step"))
-    panel.show(xymodel.ScatterShow.LINES).line_width(2).legend(_legend())
-    return panel.override_by_name("step", [option("unit", "locale"), option("decimals", 0)])
+    return dressed(table.Panel(), title, unit=unit, about=about, absent=absent).targets(list(queries))
 
 
 def with_usual(panel: timeseries.Panel, color: str) -> timeseries.Panel:
@@ -364,6 +353,10 @@ class Page:
         self._builder.links([others.keep_time(True).include_vars(True)])
         self._builder.time(since, "now").refresh(refresh).timezone("browser").editable().tooltip(DashboardCursorSync.CROSSHAIR)
         self._x = self._y = self._height = 0
+
+    def leads_to(self, title: str, url: str) -> None:
+        """A link in the header."""
+        self._builder.link(dashboard.DashboardLink(title).type(DashboardLinkType.LINK).icon("external link").url(url))
 
     def variables(self, *variables: Any) -> None:
         self._builder.variables(list(variables))

@@ -56,7 +56,7 @@ def reasons() -> list[Any]:
 def anatomy(page: Page) -> None:
     page.row("Why does $run stand still?")
     page.add(_states(), width=14, height=5)
-    page.add(_suspects(), width=10, height=5)
+    page.add(suspects(), width=10, height=5)
     page.add(_silence(), width=6, height=8)
     page.add(
         _by_node(
@@ -117,7 +117,7 @@ def _by_node(title: str, metric: str, about: str) -> Any:
     return panel.min(0).max(1)
 
 
-def _suspects() -> Any:
+def suspects() -> Any:
     about = (
         "GPUs that stand apart from the others of the run, and why; the surest first. Normal: none, which is said where the run's GPUs "
         "are known. "

@@ -22,6 +22,7 @@ from house import (
     TAG,
     YELLOW,
     Page,
+    address,
     events,
     grid,
     label_variable,
@@ -43,6 +44,7 @@ from house import (
     timeline,
     words,
 )
+from oncall_stall import suspects
 from run_gpus import gpus
 from run_learning import learning
 from run_work import checkpoints, progress, speed
@@ -62,6 +64,9 @@ def build() -> Dashboard:
         since="now-6h",
         refresh="30s",
     )
+    page.leads_to("Compare with other runs", address("trainer-compare", "job", "cluster", "team", "run"))
+    page.leads_to("Its nodes", address("trainer-node", "cluster", "team", "run"))
+    page.leads_to("On call", address("trainer-oncall", "cluster", "run"))
     _variables(page)
     _annotations(page)
     for section in (_health, _state, learning, speed, progress, checkpoints, gpus):
@@ -274,8 +279,9 @@ def _state(page: Page) -> None:
         "A gap: nothing was published then, so nothing is known."
     )
     states = timeline("States", query(_state_number(), "state"), unit="none", about=about)
-    page.add(states.mappings(_state_words()).thresholds(steps()), width=16, height=5)
-    page.add(_firing(), width=8, height=5)
+    page.add(states.mappings(_state_words()).thresholds(steps()), width=11, height=5)
+    page.add(suspects(), width=6, height=5)
+    page.add(_firing(), width=7, height=5)
 
 
 def _firing() -> Any:
