@@ -77,8 +77,9 @@ _RAY: Final = re.compile(
 _REPEATED: Final = re.compile(r" \[repeated \d{1,9}x across [a-z ]{1,20}\]")  # other workers said nearly the same
 _RAY_RANK: Final = re.compile(r"\[rank=(\d{1,9})\]")
 _LABEL: Final = re.compile(
-    r" {0,5}(?:P(?P<part>\d{1,3}) +)?(?P<task>\d{1,6}): |(?P<host>[A-Za-z][\w.-]*\d[\w.-]*|localhost|\d{1,3}(?:\.\d{1,3}){3}): "
-    r"|(?P<service>[A-Za-z][\w.-]*-\d{1,4}) +\| "
+    r" {0,5}(?:P(?P<part>\d{1,3}) +)?(?P<task>\d{1,6}): "
+    r"|(?P<host>(?=[\w.-]{0,63}\d)[A-Za-z][\w.-]{0,63}|localhost|\d{1,3}(?:\.\d{1,3}){3}): "
+    r"|(?P<service>[A-Za-z][\w.-]{0,63})(?<=-\d|\d\d) {1,20}\| "
 )
 _PLACES: Final = frozenset({"local", "pid", "rank", "mpi"})  # groups that tell whose line it is
 _TIMES: Final = frozenset({"time", "zone", "pid", "hf", "lf", "nemo", "clock", "ad"})  # groups of layers that hold a time

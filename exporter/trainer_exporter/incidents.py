@@ -97,9 +97,7 @@ TROUBLES: Final[tuple[Trouble, ...]] = (
     _row("rank_failed", "rror", r"terminate called after throwing an instance of '[\w:]*(?:Error|error)'"),
     _row("rank_failed", "rror", r"^Fatal Python error: \S"),
     _row("killed", "rror", rf"{_ERROR}Task was killed due to the node running low on memory"),
-    _row(
-        "rank_failed", "rror", rf"\bA worker died or was killed while executing a task by|{_ERROR}The actor died (?:unexpectedly|because)"
-    ),
+    _row("rank_failed", "rror", rf"\bA worker died or was killed while executing a task|{_ERROR}The actor died (?:unexpectedly|because)"),
     _row("killed", "Killed", r"\S: line \d+: +\d+ Killed\b|^Killed$"),
     _row("rank_failed", "core dumped", r"\S: line \d+: +\d+ (?:Segmentation fault|Aborted|Bus error) +\(core dumped\)"),
     _row("traceback", "Traceback (most recent call last)", r"Traceback \(most recent call last\): *$", fatal=False),

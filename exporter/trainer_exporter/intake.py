@@ -32,6 +32,7 @@ _SHOWN_FROM_LINES: Final = 32  # at the end of a block, among which an unclaimed
 _HEAD_LINES: Final = 16  # of a file, by which a format without hints is recognised
 _HEAD_BYTES: Final = 256  # of each of them
 _HALF_CHARACTERS: Final = 8192  # of a line that another rank interrupted
+_HALF_LINES: Final = 200  # within which its rest comes
 _REMEMBERED: Final = 16  # lines read last, by which a line without a line end is judged
 
 
@@ -67,7 +68,7 @@ class Intake:
         self._tail = b""
         self._last_unrecognised = ""
         self._earlier: deque[str] = deque(maxlen=_REMEMBERED)
-        self._begun: dict[str, str] = {}  # of a rank's line the half behind which another rank went on, by its stream
+        self._begun: dict[str, Line] = {}  # of a rank's line the half behind which another rank went on, by its stream
         self._counts: Counter[str] = Counter()
         self._out: list[Event] = []
 
@@ -290,18 +291,22 @@ class Intake:
 
     def _joined_ranks(self, line: Line, kinds: int) -> Line:
         """The line that ends here, with the half of it that was written before; halves of other ranks' lines are kept for their rest."""
-        if line.stream in self._begun:
+        if (half := self._begun.pop(line.stream, None)) is not None and self._goes_on(half, line):
             _, _, rest = line.whole.partition(f"[{line.stream.rpartition('/')[2]}]:")
-            line = replace(line, text=self._begun.pop(line.stream) + rest)
+            line = replace(line, text=half.text + rest)
         *halves, last = envelope.ranks_apart(line.text, line.stream)
         if not halves:
             return line if last == line.text else replace(line, text=last)
-        for half in halves:
-            part = replace(line, text=half) if half is halves[0] else envelope.unwrapped(half, line.number, stamp=line.stamp)
-            self._read(part, kinds & _TROUBLE)
-            if len(part.text) <= _HALF_CHARACTERS and len(self._begun) < self._max_streams:
-                self._begun[part.stream] = part.text
+        for text in halves:
+            half = replace(line, text=text) if text is halves[0] else envelope.unwrapped(text, line.number, stamp=line.stamp)
+            self._read(half, kinds & _TROUBLE)
+            if len(half.text) <= _HALF_CHARACTERS and len(self._begun) < self._max_streams:
+                self._begun[half.stream] = half
         return envelope.unwrapped(last, line.number, stamp=line.stamp)
+
+    def _goes_on(self, half: Line, line: Line) -> bool:
+        """Whether a line is the rest of a half one, and not a whole one that came after its writer had died."""
+        return line.number - half.number <= _HALF_LINES and not any(one.sniff(line.text) for one in (*self._programs, *self._fallback))
 
     def _bounded(self, piece: bytes) -> bytes:
         """A piece without what is beyond the limit, and without the word that the limit cuts; the follower may have cut there before."""

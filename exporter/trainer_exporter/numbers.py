@@ -20,7 +20,8 @@ NUMBER: Final = (
 _CALL: Final = re.compile(r"(?:[\w.]+)\(\s*([^(),]+?)\s*(?:,[^()]*)?\)")
 _SUFFIXES: Final = {"k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "B": 1e9, "T": 1e12}
 _MAX_DIGITS: Final = 18  # Python refuses to read thousands of them, and nothing counts so far
-_DAYS: Final = re.compile(r"(\d+) days?, *")
+_DAYS: Final = re.compile(r"(\d{1,6}) days?, *")
+_MAX_PART: Final = 24  # characters of the hours, minutes or seconds of a duration
 
 
 def number(text: str) -> float | None:
@@ -46,7 +47,7 @@ def duration(text: str) -> float | None:
         return None
     seconds = 0.0
     for part in parts:
-        if not part.replace(".", "", 1).isdecimal():
+        if not part.replace(".", "", 1).isdecimal() or len(part) > _MAX_PART:
             return None
         seconds = seconds * 60 + float(part)
     return total + seconds

@@ -1,74 +1,24 @@
-"""What no byte stream may do: break the reading, invent a value, eat the memory, or be read otherwise when it comes in other chunks."""
+"""What no byte stream may do: break the reading, invent a value, eat the memory or the time, or be read otherwise in other chunks."""
 
 from __future__ import annotations
 
-import math
 import random
+import timeit
 import tracemalloc
-from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hostile import CASES, FIXTURES, KEPT_BYTES, LINES, LONG, UNITS, case_id, events, readers, truth, untrue, values
 from trainer_exporter.formats import registry
-from trainer_exporter.intake import Event, Intake
+from trainer_exporter.intake import Intake
 from trainer_exporter.model import FIELDS, Chunk, Record
 
-FIXTURES = Path(__file__).parent / "fixtures"
-CASES = sorted(path.parent for path in FIXTURES.glob("*/*/input.log"))
-LINES = sorted({line for path in CASES for line in (path / "input.log").read_bytes().split(b"\n") if 0 < len(line) < 600})
-KEPT_BYTES = 6000  # of a fixture
-ODD_NUMBERS = [b"9" * 5000, b"-1", b"1e999", b"nan", b"\xd9\xa3"]  # the last is a digit of another script
+SLOW_S = 0.25  # a line that takes time in proportion to its length takes a tenth of it
 CUTS = 25  # of each fixture; the long run makes them all
-
-
-def case_id(path: Path) -> str:
-    return f"{path.parent.name}/{path.name}"
-
-
-def chunks(data: bytes, ends: Sequence[int]) -> Iterator[Chunk]:
-    number, start = 1, 0
-    for end in (*ends, len(data)):
-        if end > start:
-            yield Chunk(data[start:end], number, 0.0, live=True)
-            number += data.count(b"\n", start, end)
-            start = end
-
-
-def events(data: bytes, ends: Sequence[int] = ()) -> list[Event]:
-    reader = Intake(registry())
-    return [*(event for chunk in chunks(data, ends) for event in reader.feed(chunk)), *reader.flush()]
-
-
-def told(record: Record) -> dict[str, object]:
-    """All that a record says; NaN equals itself here. A step that a bar lent is known to lag."""
-    said: dict[str, object] = {**record.fields, **record.metrics, **record.facts}
-    said |= {f"hidden {name}": True for name in record.hidden_nonfinite}
-    if record.checkpoint is not None:
-        said["checkpoint"] = record.checkpoint
-    if not record.step_exact:
-        said.pop("step", None)
-    return {key: "nan" if isinstance(value, float) and math.isnan(value) else value for key, value in said.items()}
-
-
-def truth(data: bytes) -> dict[tuple[int, str], list[object]]:
-    """What each line says of each thing, read at once, line by line and redraw by redraw."""
-    said: dict[tuple[int, str], list[object]] = defaultdict(list)
-    for ends_of in (b"", b"\n", b"\r\n"):
-        for event in events(data, [at + 1 for at, byte in enumerate(data) if byte in ends_of]):
-            if isinstance(event, Record):
-                for key, value in told(event).items():
-                    said[event.line, key].append(value)
-    return said
-
-
-def untrue(data: bytes, said: dict[tuple[int, str], list[object]]) -> list[tuple[int, str, object]]:
-    """What is read in the data and was not said in the whole file."""
-    read = [event for event in events(data) if isinstance(event, Record)]
-    return [(record.line, key, value) for record in read for key, value in told(record).items() if value not in said[record.line, key]]
 
 
 @pytest.mark.parametrize("path", CASES, ids=case_id)
@@ -112,14 +62,6 @@ def test_no_stream_breaks_it_however_it_comes(lines: list[bytes], end: bytes, en
         assert not isinstance(event, Record) or event.fields.keys() <= FIELDS
 
 
-def values(found: Sequence[Event]) -> list[tuple[int, dict[str, object]]]:
-    """The values that stand in the lines themselves."""
-    lent = {"step", "target_steps", "elapsed_seconds", "remaining_seconds"}
-    read = [(event.line, told(event)) for event in found if isinstance(event, Record)]
-    bare = [(line, {key: value for key, value in said.items() if key not in lent}) for line, said in read]
-    return [(line, said) for line, said in bare if said]
-
-
 @settings(max_examples=60, deadline=None)
 @given(st.sampled_from(CASES), st.lists(st.integers(0, 60_000), max_size=6))
 def test_the_same_is_read_whatever_the_chunks(path: Path, cuts: list[int]) -> None:
@@ -141,3 +83,12 @@ def test_a_file_without_line_ends_is_held_in_little_memory(piece: bytes) -> None
     tracemalloc.stop()
 
     assert held < 3_000_000
+
+
+@pytest.mark.parametrize("unit", UNITS[::5])
+def test_no_pattern_goes_through_a_long_line_again_and_again(unit: str) -> None:
+    text = (unit * LONG)[:LONG]
+
+    took = {name: min(timeit.repeat(partial(read, text), number=1, repeat=2)) for name, read in readers()}
+
+    assert {name: seconds for name, seconds in took.items() if seconds > SLOW_S} == {}

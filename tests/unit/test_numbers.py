@@ -78,6 +78,8 @@ def test_a_row_of_thousands_of_digits_is_no_whole_number() -> None:
         ("12", None),
         ("1:2:3:4", None),
         ("aa:bb", None),
+        ("9" * 5000 + " days, 2:31:12", None),
+        ("9" * 5000 + ":00", None),
     ],
 )
 def test_a_duration_is_seconds(text: str, seconds: float | None) -> None:

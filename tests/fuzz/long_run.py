@@ -1,0 +1,79 @@
+"""The long run of what tests/formats/test_hostile.py shows in seconds; ``make fuzz`` starts it. Minutes, on one core."""
+
+from __future__ import annotations
+
+import resource
+import timeit
+from collections import deque
+from functools import partial
+from itertools import islice
+from pathlib import Path
+
+import pytest
+
+from hostile import CASES, KEPT_BYTES, LONG, UNITS, case_id, mutants, readers, truth, unprinted, untrue
+from trainer_exporter.formats import registry
+from trainer_exporter.intake import Intake
+from trainer_exporter.model import FIELDS, Chunk, Record
+from trainer_exporter.sources.pieces import Splitter
+
+HOSTILE_LINES = 1_000_000
+BATCH_LINES = 500
+NEAR_LINES = 260  # before a record's line, in which its values stand
+ENDLESS_BYTES = 100_000_000
+BLOCK_BYTES = 1 << 20
+SLOW_S = 0.25
+
+
+def resident_mb() -> float:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_million_hostile_lines_break_nothing_and_invent_no_value(seed: int) -> None:
+    stream, reader, lines = mutants(seed), Intake(registry()), deque[bytes](maxlen=2 * BATCH_LINES)
+    before = resident_mb()
+
+    for first_line in range(1, HOSTILE_LINES // 4, BATCH_LINES):
+        batch = list(islice(stream, BATCH_LINES))
+        lines.extend(batch)
+        for event in reader.feed(Chunk(b"".join(line + b"\n" for line in batch), first_line, 0.0, live=True)):
+            assert event.line >= 1
+            if isinstance(event, Record):
+                end = event.line + len(lines) - (first_line + BATCH_LINES - 1)
+                near = b"\n".join(islice(lines, max(0, end - NEAR_LINES), end))
+                assert event.fields.keys() <= FIELDS
+                assert not unprinted(event, near), event
+
+    assert resident_mb() - before < 100
+
+
+@pytest.mark.parametrize("piece", [b"x", b"loss: 1 ", b"'a': 1, ", b"9", b"[", b"\x1b[", b"\xff", b"\x00"])
+def test_100_mb_without_a_line_end_are_held_in_little_memory(piece: bytes) -> None:
+    splitter, reader = Splitter(LONG), Intake(registry())
+    block = (piece * BLOCK_BYTES)[:BLOCK_BYTES]
+    before = resident_mb()
+
+    for _ in range(ENDLESS_BYTES // BLOCK_BYTES):
+        if data := splitter.feed(block, at_end=True):
+            reader.feed(Chunk(data, 1, 0.0, live=True))
+    reader.feed(Chunk(splitter.flush(), 1, 0.0, live=True))
+
+    assert not [event for event in reader.flush() if isinstance(event, Record)]
+    assert resident_mb() - before < 50
+
+
+@pytest.mark.parametrize("path", CASES, ids=case_id)
+def test_a_file_cut_at_every_byte_says_nothing_that_the_whole_does_not_say(path: Path) -> None:
+    data = (path / "input.log").read_bytes()[:KEPT_BYTES]
+    said = truth(data)
+
+    assert {cut: wrong for cut in range(len(data)) if (wrong := untrue(data[:cut], said))} == {}
+
+
+@pytest.mark.parametrize("unit", UNITS)
+def test_no_pattern_goes_through_a_long_line_again_and_again(unit: str) -> None:
+    text = (unit * LONG)[:LONG]
+
+    for name, read in readers():
+        assert min(timeit.repeat(partial(read, text), number=1, repeat=2)) < SLOW_S, name
