@@ -228,10 +228,19 @@ def test_a_job_that_compiles_for_twenty_minutes_is_left_alone(tmp_path: Path) ->
     play(scene, [expected('count_over_time(ALERTS{alertstate="firing", alertname!="Watchdog"}[20m])', (), at="20m")], tmp_path, after=60)
 
 
-def test_the_members_that_left_are_forgotten_when_the_run_goes_on_without_them(tmp_path: Path) -> None:
-    scene = Scene(then=COMPUTES, steps=True, detached=NODE_3)
-
+@pytest.mark.parametrize(
+    "scene",
+    [Scene(then=COMPUTES, steps=True, detached=NODE_3), Scene(then=IDLES, phase="ended", detached=NODE_3)],
+    ids=["goes_on_without_them", "has_ended"],
+)
+def test_the_members_that_left_are_forgotten_when_the_run(scene: Scene, tmp_path: Path) -> None:
     play(scene, [expected("run:suspect_gpu", (), at="9m")], tmp_path)
+
+
+def test_a_daemon_that_restarts_while_the_run_hangs_makes_no_suspect_of_its_node(tmp_path: Path) -> None:
+    restarts = {'up{job="trainer-exporter", instance="node-3"}': "1x33 0x1 1x20"}
+
+    play(Scene(extra=restarts), [expected("run:suspect_gpu", (), at=moment) for moment in ("8m30s", "8m45s", "9m")], tmp_path)
 
 
 @pytest.mark.parametrize(
