@@ -15,6 +15,7 @@ from typing import Final
 from trainer_exporter import envelope, incidents, torn
 from trainer_exporter.candidates import end_of_line, line_starts
 from trainer_exporter.formats.base import Format, Parser, Reading
+from trainer_exporter.halves import Halves
 from trainer_exporter.model import Chunk, Incident, Line, Malformed, Record, Stamp
 from trainer_exporter.private import PrivateFormats
 
@@ -31,8 +32,6 @@ _SHOWN_CHARACTERS: Final = 200
 _SHOWN_FROM_LINES: Final = 32  # at the end of a block, among which an unclaimed one is sought
 _HEAD_LINES: Final = 16  # of a file, by which a format without hints is recognised
 _HEAD_BYTES: Final = 256  # of each of them
-_HALF_CHARACTERS: Final = 8192  # of a line that another rank interrupted
-_HALF_LINES: Final = 200  # within which its rest comes
 _REMEMBERED: Final = 16  # lines read last, by which a line without a line end is judged
 
 
@@ -68,7 +67,7 @@ class Intake:
         self._tail = b""
         self._last_unrecognised = ""
         self._earlier: deque[str] = deque(maxlen=_REMEMBERED)
-        self._begun: dict[str, Line] = {}  # of a rank's line the half behind which another rank went on, by its stream
+        self._halves = Halves(self._begins_a_line, max_streams=self._max_streams)
         self._counts: Counter[str] = Counter()
         self._out: list[Event] = []
 
@@ -277,8 +276,9 @@ class Intake:
             if first is not None and first.stream and not line.stream:  # a redraw is its line's, and has the prefix no more
                 line = replace(line, stream=first.stream, rank=first.rank)
             first = first or line
-            if line.stream and (self._begun or "]:" in line.text):
-                line = self._joined_ranks(line, kinds)
+            halves, line = self._halves.apart(line)
+            for half in halves:  # without a prefix nobody knows its rest
+                results |= self._read(half, kinds if not half.stream and torn.is_whole(half.text, self._earlier) else kinds & _TROUBLE)
             if is_torn and piece is pieces[-1] and kinds & _METRIC and not torn.is_whole(line.text, self._earlier):
                 results |= self._refuse(line)
                 kinds &= ~_METRIC
@@ -289,24 +289,8 @@ class Intake:
                 return True
         return False
 
-    def _joined_ranks(self, line: Line, kinds: int) -> Line:
-        """The line that ends here, with the half of it that was written before; halves of other ranks' lines are kept for their rest."""
-        if (half := self._begun.pop(line.stream, None)) is not None and self._goes_on(half, line):
-            _, _, rest = line.whole.partition(f"[{line.stream.rpartition('/')[2]}]:")
-            line = replace(line, text=half.text + rest)
-        *halves, last = envelope.ranks_apart(line.text, line.stream)
-        if not halves:
-            return line if last == line.text else replace(line, text=last)
-        for text in halves:
-            half = replace(line, text=text) if text is halves[0] else envelope.unwrapped(text, line.number, stamp=line.stamp)
-            self._read(half, kinds & _TROUBLE)
-            if len(half.text) <= _HALF_CHARACTERS and len(self._begun) < self._max_streams:
-                self._begun[half.stream] = half
-        return envelope.unwrapped(last, line.number, stamp=line.stamp)
-
-    def _goes_on(self, half: Line, line: Line) -> bool:
-        """Whether a line is the rest of a half one, and not a whole one that came after its writer had died."""
-        return line.number - half.number <= _HALF_LINES and not any(one.sniff(line.text) for one in (*self._programs, *self._fallback))
+    def _begins_a_line(self, text: str) -> bool:
+        return any(one.sniff(text) for one in (*self._programs, *self._fallback))
 
     def _bounded(self, piece: bytes) -> bytes:
         """A piece without what is beyond the limit, and without the word that the limit cuts; the follower may have cut there before."""

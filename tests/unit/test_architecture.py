@@ -34,7 +34,8 @@ ALLOWED = {
     "config_model": {"config_section", "gpu"},  # a configured card is one whose peak is known
     "config": {"config_formats", "config_model", "config_section"},
     "config_formats": {"config_section", "patterns"},
-    "intake": {"envelope", "formats", "incidents", "candidates", "private", "torn"},
+    "intake": {"envelope", "formats", "incidents", "candidates", "halves", "private", "torn"},
+    "halves": {"envelope"},
     "private": {"formats"},
     "envelope": {"numbers"},
     "formats": {"numbers"},

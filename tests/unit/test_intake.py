@@ -247,6 +247,19 @@ def test_a_line_that_another_rank_interrupts_is_put_together() -> None:
     ]
 
 
+def test_a_value_that_another_rank_interrupts_is_not_read() -> None:
+    found = events(b"step 10 loss: 2.[rank1]: Traceback (most recent call last):\nstep 20 loss: 2.25\n")
+
+    assert losses(found) == [(2, 2.25)]
+    assert [(event.kind, event.rank) for event in found if isinstance(event, Incident)] == [("traceback", 1)]
+
+
+def test_a_whole_line_after_a_half_one_is_read_by_itself() -> None:
+    found = events(b"[default0]:step 10 loss: 2.[default1]:step 10 loss: 1.5\n[default0]:step 20 loss: 2.25\n")
+
+    assert losses(found) == [(1, 1.5), (2, 2.25)]
+
+
 def test_the_redraws_of_a_labelled_line_are_of_its_stream() -> None:
     announced = b"[default0]:***** Running training *****\n[default0]:  Total optimization steps = 90\n"
     bars = b"".join(b"\r 11%%|#   | %d/90 [00:09<01:21,  1.00s/it]" % step for step in (9, 10))
