@@ -23,12 +23,18 @@ ROTATIONS = 1_000
 DEADLINE_S = 60.0
 
 # A writer waits for a look now and then, so that no slow moment of the machine rotates away what nobody can have seen.
-# The time stamps of files move by ticks of some milliseconds, hence the sleep: a file that was cut and filled to the same size within one
-# tick looks as if nothing had happened.
+# The time stamps of files move by ticks of some milliseconds, and more on a busy machine: a file that was cut and filled to the same size
+# within one tick looks as if nothing had happened. So the writer waits for a tick first.
 LOOKED = """
 import os, shutil, sys, time
 def wait_for_a_look():
-    time.sleep(0.006)
+    before = os.stat(path).st_mtime_ns
+    while True:
+        with open(path + "~", "w") as probe:
+            probe.write("tick?")
+        if os.stat(path + "~").st_mtime_ns > before:
+            break
+        time.sleep(0.001)
     sys.stdout.write("?")
     sys.stdout.flush()
     sys.stdin.read(1)
