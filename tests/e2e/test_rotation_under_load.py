@@ -95,6 +95,17 @@ for number in range(300_000):
 """
 
 
+def look(follower: Follower) -> list[Chunk | Change]:
+    """All that one look gives: where there is more, the owner asks again at once."""
+    items: list[Chunk | Change] = []
+    more = True
+    while more:
+        polled = follower.poll()
+        items += polled.items
+        more = polled.more
+    return items
+
+
 def followed(path: Path, program: str, *arguments: str, pause_s: float) -> tuple[list[bytes], list[Change]]:
     """All lines given out while the program writes, and after that until nothing more comes."""
     path.touch()
@@ -110,13 +121,13 @@ def followed(path: Path, program: str, *arguments: str, pause_s: float) -> tuple
     while time.monotonic() < deadline:
         over = writer.poll() is not None
         waiting = bool(select.select([writer.stdout], [], [], 0)[0]) and bool(writer.stdout.read(1))
-        polled = follower.poll()
+        items = look(follower)
+        data += [item.data for item in items if isinstance(item, Chunk)]
+        changes += [item for item in items if isinstance(item, Change)]
         if waiting:
             writer.stdin.write(b"!")
             writer.stdin.flush()
-        for item in polled.items:
-            data.append(item.data) if isinstance(item, Chunk) else changes.append(item)
-        if over and not polled.items:
+        if over and not items:
             break
         time.sleep(pause_s)
     follower.close()
