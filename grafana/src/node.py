@@ -160,7 +160,7 @@ def _errors() -> Any:
         "was loaded. "
         "Normal: none. Without data nobody can say: a zero needs a card that is read."
     )
-    none = f"0 * count ({of_nodes('gpu:state:code')})"
+    none = f"0 * count ({scraped_of_nodes('gpu_collect_success')})"
     xid = f"count (count by (cluster, instance, uuid) ({of_nodes('gpu:xid_age_seconds:min')} < 86400)) or {none}"
     panel = tile(
         "Errors",

@@ -214,12 +214,12 @@ def _links() -> Any:
 
 def _xids() -> Any:
     some = f"min by (instance, gpu, xid, tier) ({of_nodes('gpu:xid_age_seconds:min')})"
-    none = f'label_replace(-1 + 0 * max ({of_nodes("gpu:state:code")}), "instance", "none", "", "")'
+    none = f'label_replace(-1 + 0 * max ({scraped_of_nodes("gpu_collect_success")}), "instance", "none", "", "")'
     about = (
         "The last Xid of each number on each card, with its age and who must hear of it: page, ticket, or a fault of the program. "
-        "Normal: none, which is said. Without data no card is read."
+        "Normal: none, which is said. Without data our exporter does not read the cards."
     )
-    panel = grid("Xid history", rows(f"{some} or on () {none}", ref="A"), unit="s", about=about, absent="no card is read")
+    panel = grid("Xid history", rows(f"{some} or on () {none}", ref="A"), unit="s", about=about, absent="not read by trainer-exporter")
     panel.transformations(columns("instance", "gpu", "xid", "tier", "Value", names={"Value": "ago", "tier": "concern"})[1:])
     panel.override_by_name("concern", painted(TIERS)).override_by_name("instance", [option("displayName", "node")])
     for name in ("gpu", "xid"):
@@ -229,13 +229,13 @@ def _xids() -> Any:
 
 def _identity() -> Any:
     about = (
-        "What each card is, as our exporter reads it: keep it for the ticket. Normal: one kind, one driver. Without data "
-        "dcgm-exporter reads the cards."
+        "What each card is: keep it for the ticket. Normal: one kind, one driver. An empty serial number: dcgm-exporter reads the card. "
+        "Without data nobody does."
     )
-    kinds = f"max by (instance, gpu, name, serial, pci_bus_id, driver_version) ({scraped_of_nodes('gpu_info')})"
-    panel = grid("Identity", rows(kinds, ref="A"), unit="string", about=about, absent="not read by trainer-exporter")
-    hidden = ("Time", "Value")
-    panel.transformations(
-        columns("instance", "gpu", "name", "serial", "pci_bus_id", "driver_version", hidden=hidden, names={"instance": "node"})[1:]
-    )
+    kinds = f"max by (instance, gpu, name, serial, pci_bus_id, driver_version, uuid) ({of_nodes('gpu:identity:info')})"
+    panel = grid("Identity", rows(kinds, ref="A"), unit="string", about=about, absent="no card is read")
+    names = {"instance": "node", "pci_bus_id": "bus", "driver_version": "driver"}
+    order = ("instance", "gpu", "name", "serial", "pci_bus_id", "driver_version", "uuid")
+    panel.transformations(columns(*order, hidden=("Time", "Value"), names=names)[1:])
+    panel.override_by_name("name", [option("custom.width", 200)])
     return panel.override_by_name("gpu", [option("custom.width", 50)])
