@@ -12,7 +12,7 @@ from pathlib import Path
 from trainer_exporter import envelope, incidents, torn
 from trainer_exporter.formats import registry
 from trainer_exporter.intake import Event, Intake
-from trainer_exporter.model import Chunk, Line, Record
+from trainer_exporter.model import Chunk, Line, Malformed, Record
 from trainer_exporter.numbers import NUMBER, number
 
 FIXTURES = Path(__file__).parent / "formats" / "fixtures"
@@ -20,6 +20,7 @@ CASES = sorted(path.parent for path in FIXTURES.glob("*/*/input.log"))
 LINES = sorted({line for path in CASES for line in (path / "input.log").read_bytes().split(b"\n") if 0 < len(line) < 600})
 ODD_NUMBERS = [b"9" * 5000, b"-1", b"1e999", b"nan", b"\xd9\xa3"]  # the last is a digit of another script
 KEPT_BYTES = 6000  # of a fixture that is cut
+BROKEN = "broken"  # key of what stands in a line that no format could read
 LONG = 65536  # characters of the longest line that is looked at
 UNITS = [*"0a_ [({<=:,.-|/%'\"*é→\t", "0 ", "0,", "0.", "a ", "a=1 ", "a: 1, ", "a: 1 | ", "'a': 1, ", "[a] ", "(a) ", "1/1 ", "00:00:00 "]
 UNITS += [
@@ -71,11 +72,13 @@ def told(record: Record) -> dict[str, object]:
 
 
 def truth(data: bytes) -> dict[tuple[int, str], list[object]]:
-    """What each line says of each thing, read at once, line by line and redraw by redraw."""
+    """What each line says of each thing, read at once, line by line and redraw by redraw; a broken one may be whole up to a cut."""
     said: dict[tuple[int, str], list[object]] = defaultdict(list)
     for ends_of in (b"", b"\n", b"\r\n"):
         for event in events(data, [at + 1 for at, byte in enumerate(data) if byte in ends_of]):
-            if isinstance(event, Record):
+            if isinstance(event, Malformed):
+                said[event.line, BROKEN].append(event.reason)
+            elif isinstance(event, Record):
                 for key, value in told(event).items():
                     said[event.line, key].append(value)
     return said
@@ -83,7 +86,7 @@ def truth(data: bytes) -> dict[tuple[int, str], list[object]]:
 
 def untrue(data: bytes, said: dict[tuple[int, str], list[object]]) -> list[tuple[int, str, object]]:
     """What is read in the data and was not said in the whole file."""
-    read = [event for event in events(data) if isinstance(event, Record)]
+    read = [event for event in events(data) if isinstance(event, Record) and not said[event.line, BROKEN]]
     return [(record.line, key, value) for record in read for key, value in told(record).items() if value not in said[record.line, key]]
 
 
