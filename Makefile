@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 PROGRAMS := prometheus promtool prometheus-alertmanager amtool gcc
 PACKAGES := prometheus prometheus-alertmanager gcc libc6-dev
 
-.PHONY: help demo test check format dashboards test-live programs clean
+.PHONY: help demo test check format dashboards test-live fuzz programs clean
 
 help: ## say what there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -36,6 +36,9 @@ dashboards: $(VENV)/.ready ## build the dashboards' JSON from their code
 
 test-live: $(VENV)/.ready .venv-live/.ready ## train tiny models for real and compare; installs torch into an environment of its own
 	$(BIN)/pytest -m live tests/live
+
+fuzz: $(VENV)/.ready ## the long run of hostile input: a million lines, 100 MB without a line end, every fixture cut at every byte
+	$(BIN)/pytest tests/fuzz/long_run.py
 
 .venv-live/.ready: tests/live/requirements.txt
 	$(PYTHON) -m venv .venv-live
