@@ -222,7 +222,7 @@ def _news() -> Any:
         "What began or ended within the last hour: alerts, attempts and ends of runs, exporters that were restarted. Normal: what you did "
         "yourself. All quiet, which is said, needs the watchdog; without data nobody judges."
     )
-    fired = f"max by (cluster, run, instance, alertname) (ALERTS_FOR_STATE{{{HERE}}} > time() - 3600)"
+    fired = f'max by (cluster, run, instance, alertname) (ALERTS_FOR_STATE{{{HERE},severity!="none"}} > time() - 3600)'
     gone = f"last_over_time({firing(TOLD)}[1h]) unless {firing()}"
     over = f"max by (cluster, run, instance, alertname) ({gone})"
     again = f"max by (cluster, run) (changes(run:attempts:max{{{HERE}}}[1h])) > 0"

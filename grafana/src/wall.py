@@ -127,7 +127,8 @@ def _fleet() -> Any:
     )
     panel.override_by_name("effective", [option("unit", "flops"), option("decimals", 0)])
     judged = [option("unit", "percentunit"), option("decimals", 0), thresholds((0, RED), (0.7, ORANGE), (0.9, GREEN))]
-    return _large(panel).decimals(0).override_by_name("goodput 24 h", judged)
+    panel = _large(panel).text(_letters(name=17, value=36))  # "999 PFLOPS" must fit
+    return panel.decimals(0).override_by_name("goodput 24 h", judged)
 
 
 def _large(panel: Any) -> Any:
