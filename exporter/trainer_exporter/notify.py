@@ -30,10 +30,6 @@ class Notifier:
         """The daemon ends by itself."""
         self._send("STOPPING=1")
 
-    def status(self, text: str) -> None:
-        """One line for ``systemctl status``."""
-        self._send(f"STATUS={text}")
-
     def _send(self, message: str) -> None:
         if not self._address:
             return

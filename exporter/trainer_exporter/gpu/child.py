@@ -120,7 +120,7 @@ class Session:
         return threads
 
     def _watch(self, cards: list[Card], listed: frozenset[str]) -> None:
-        """Wait for the stop; ask for a fresh process when this session is of no more use."""
+        """Wait for the stop; ask for a fresh process when the NVML session is of no more use."""
         hopeless_since: float | None = None
         while not self._stop.wait(min(self._interval_s, 1.0)):
             answers = list(self._answers.values())

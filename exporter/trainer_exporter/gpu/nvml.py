@@ -28,7 +28,7 @@ UNKNOWN: Final = 999
 WAIT_ENDED: Final = 10  # NVML's TIMEOUT, which is how a wait for events ends when there was none
 
 # Not supported, no permission, function not found (driver older than the binding), argument version (idem), deprecated: asking again in
-# this session is of no use.
+# the same NVML session is of no use.
 FOR_GOOD: Final = frozenset({3, 4, FUNCTION_NOT_FOUND, 25, 26})
 # These too are no answer, but may be one the next time: not found, corrupt inforom, no data, and INVALID_ARGUMENT, which is how a link
 # that a card lacks is refused.
@@ -84,7 +84,7 @@ def ask(call: str, *arguments: Any) -> Any:
 
 
 class Device:
-    """A handle of this session, with what it was found unable to answer: that is not asked for again before the next session."""
+    """A handle of one NVML session, with what it was found unable to answer: that is not asked for again before the next session."""
 
     def __init__(self, handle: Any) -> None:
         self.handle = handle
