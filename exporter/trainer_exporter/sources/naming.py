@@ -81,6 +81,8 @@ def tracker_of(output_dir: str, trackers: Sequence[str], *, console_directory: s
     and all above it, else by its last parts if there are two or more and only one directory ends in them.
     """
     wanted = _clean(output_dir)
+    if not output_dir:
+        return None
     if wanted.startswith("/"):
         return next((each for each in trackers if _clean(each) == wanted), None)
     bases = [cwd] if cwd else [console_directory, *map(str, PurePosixPath(console_directory).parents)]
@@ -92,14 +94,6 @@ def tracker_of(output_dir: str, trackers: Sequence[str], *, console_directory: s
         return None
     ending = [each for each in trackers if _clean(each).endswith(f"/{wanted}")]
     return ending[0] if len(ending) == 1 else None
-
-
-def same_run(tracker_directory: str, facts: Mapping[str, str], *, console_directory: str, cwd: str = "") -> bool:
-    """Whether a console with these facts belongs to the trainer's own files in that directory."""
-    output_dir = facts.get("output_dir", "")
-    if not output_dir:
-        return False
-    return tracker_of(output_dir, [tracker_directory], console_directory=console_directory, cwd=cwd) is not None
 
 
 def _clean(path: str) -> str:
