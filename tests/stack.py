@@ -34,15 +34,17 @@ START_S = 30.0
 T = TypeVar("T")
 
 
-def eventually(condition: Callable[[], T], *, within_s: float, what: str, every_s: float = 0.1) -> T:
-    """The first truthy result of ``condition``; AssertionError naming ``what`` when none came in time."""
+def eventually(
+    condition: Callable[[], T], *, within_s: float, what: str, every_s: float = 0.1, seen: Callable[[], object] = lambda: ""
+) -> T:
+    """The first truthy result of ``condition``; AssertionError naming ``what``, and what ``seen`` tells, when none came in time."""
     deadline = time.monotonic() + within_s
     while True:
         result = condition()
         if result:
             return result
         if time.monotonic() > deadline:
-            raise AssertionError(f"not within {within_s:g} s: {what}")
+            raise AssertionError(f"not within {within_s:g} s: {what}; {seen()}")
         time.sleep(every_s)
 
 
