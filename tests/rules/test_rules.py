@@ -72,6 +72,15 @@ def test_every_alert_has_a_test_and_a_runbook_and_neither_is_left_over() -> None
     assert {path.stem for path in RUNBOOKS.glob("*.md")} == named
 
 
+def test_every_incident_that_ends_a_run_unplanned_makes_it_a_crash() -> None:
+    planned = {"cancelled", "time_limit", "preempted"}
+
+    fatal = next(rule["expr"] for _, rule in rules() if rule.get("record") == "run:fatal_incident_timestamp_seconds:max")
+    counted = set(re.findall(r'kind=~"([^"]*)"', fatal)[0].split("|"))
+
+    assert counted == {row.name for row in incidents.TROUBLES if row.fatal} - planned
+
+
 def test_promtool_warns_of_nothing() -> None:
     checked = promtool("check", "rules", "--lint=all", "--lint-fatal", *RULES)
 
