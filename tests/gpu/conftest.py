@@ -16,15 +16,25 @@ from trainer_exporter.model import GpuReading, GpuSnapshot
 
 INTERVAL_S = 0.2
 DEADLINE_S = 1.0
-PATIENCE_S = 20.0  # for a condition; a busy machine starts a Python child in seconds
+PATIENCE_S = 60.0  # for a condition; a busy machine starts a Python child in seconds
 
 
-def until(condition: Callable[[], bool]) -> None:
-    """Wait for a condition; fails when it does not come to hold in time."""
+def until(condition: Callable[[], bool], last_seen: Callable[[], object] = lambda: "nothing that tells more") -> None:
+    """Wait for a condition; fails when it does not come to hold in time, and then tells what was seen last."""
     end = time.monotonic() + PATIENCE_S
     while not condition():
-        assert time.monotonic() < end, "did not happen in time"
+        if time.monotonic() > end:
+            pytest.fail(f"did not happen within {PATIENCE_S:.0f} s; last seen: {last_seen()}")
         time.sleep(0.02)
+
+
+def in_short(snapshot: GpuSnapshot) -> str:
+    """What most conditions look at, in one line."""
+    cards = " ".join(f"{reading.identity.index}:{reading.error or 'ok'}" for reading in snapshot.readings)
+    return (
+        f"{snapshot.devices} of {snapshot.devices_expected} GPUs, lost {sorted(snapshot.lost)}, cards [{cards}], "
+        f"{snapshot.child_restarts} restarts, child alive: {snapshot.child_alive}, driver: {snapshot.driver or 'ok'}"
+    )
 
 
 class Node:
@@ -51,7 +61,7 @@ class Node:
             seen[:] = [self.poller.snapshot()]
             return condition(seen[0])
 
-        until(holds)
+        until(holds, lambda: in_short(seen[0]))
         return seen[0]
 
     def when_all_answer(self, gpus: int = 8) -> GpuSnapshot:

@@ -39,6 +39,16 @@ def test_a_card_taken_out_while_running_is_missed_and_found_again(node: Node, dr
     assert node.health.snapshot().errors.keys() <= {("gpu", "card_lost")}
 
 
+def test_a_card_that_goes_before_the_first_count_is_missed_too(node: Node, driver: fake.FakeDriver) -> None:
+    driver.call("register", gpu=7, hang=fake.FOREVER)
+    until(lambda: any(call == "register" and slot == 7 for _, _, call, slot in driver.trace()), driver.trace)
+
+    driver.set(gpu=5, absent=1)
+    driver.heal()
+
+    node.when(lambda now: now.lost == {fake.uuid(5)})
+
+
 def test_a_card_exchanged_for_another_is_told_by_the_kernel(node: Node, driver: fake.FakeDriver) -> None:
     driver.list_in_kernel(*range(8))
     node.when_all_answer()

@@ -220,8 +220,7 @@ class Session:
             self._stop.wait(max(0.0, began + EVENT_WAIT_MS / 1000 - time.monotonic()))
 
     def _count(self, driver: nvml.Driver) -> None:
-        """Notice that the driver lists another number of cards, where no folder of the kernel tells."""
-        before: int | None = None
+        """Notice that the driver lists another number of cards than were enumerated, where no folder of the kernel tells."""
         while not self._stop.is_set():
             self._busy_since["count"] = time.monotonic()
             try:
@@ -229,9 +228,8 @@ class Session:
             except GpuError:
                 now = None
             del self._busy_since["count"]
-            if before is not None and now is not None and now != before:
+            if now is not None and now != driver.listed:
                 self._wants = "the driver lists other cards"
-            before = now if before is None else before
             self._stop.wait(self._interval_s)
 
 

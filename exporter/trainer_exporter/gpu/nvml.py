@@ -191,10 +191,11 @@ def _is_percent(value: float) -> bool:
 class Driver:
     """An NVML session: from ``open`` to ``close``. Handles live exactly as long.
 
-    ``unanswered`` is how many cards had no answer when they were last enumerated.
+    ``listed`` is how many cards the driver listed when they were last enumerated, ``unanswered`` how many of them had no answer.
     """
 
     def __init__(self) -> None:
+        self.listed = 0
         self.unanswered = 0
 
     def open(self) -> None:
@@ -217,7 +218,8 @@ class Driver:
         said of it. Raises GpuError when the driver cannot even count them.
         """
         self.unanswered = 0
-        for index in range(self.count()):
+        self.listed = self.count()
+        for index in range(self.listed):
             try:
                 handle = ask("nvmlDeviceGetHandleByIndex", index)
                 uuid = ask("nvmlDeviceGetUUID", handle) if handle is not None else None
