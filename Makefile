@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 PROGRAMS := prometheus promtool prometheus-alertmanager amtool gcc
 PACKAGES := prometheus prometheus-alertmanager gcc libc6-dev
 
-.PHONY: help demo test check format dashboards test-live fuzz programs clean
+.PHONY: help demo test check format dashboards test-live fuzz dist wheelhouse lock sbom programs clean
 
 help: ## say what there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -40,6 +40,35 @@ test-live: $(VENV)/.ready .venv-live/.ready ## train tiny models for real and co
 fuzz: $(VENV)/.ready ## the long run of hostile input: a million lines, 100 MB without a line end, every fixture cut at every byte
 	$(BIN)/pytest tests/fuzz/long_run.py
 
+dist: .venv-release/.ready ## wheel and sdist of what is committed, byte for byte the same wherever they are built
+	.venv-release/bin/python deploy/packages/dist.py
+
+# What the files are for: the nodes' Python and platform, which need not be this machine's.
+WHEELHOUSE_PYTHON ?= $(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])')
+WHEELHOUSE_LOCK ?= deploy/container/requirements.txt
+
+wheelhouse: dist ## dist/wheelhouse.tar: all that a node without a network installs, each file checked against the lock
+	rm -rf dist/wheelhouse && mkdir -p dist/wheelhouse
+	.venv-release/bin/pip download --quiet --no-deps --require-hashes --only-binary :all: --python-version $(WHEELHOUSE_PYTHON) \
+		--platform manylinux_2_28_x86_64 --platform manylinux_2_17_x86_64 --platform manylinux2014_x86_64 --dest dist/wheelhouse -r $(WHEELHOUSE_LOCK)
+	cp dist/*.whl $(WHEELHOUSE_LOCK) dist/wheelhouse/
+	tar -C dist -cf dist/wheelhouse.tar wheelhouse
+
+lock: .venv-release/.ready ## the versions and hashes that container and wheelhouse are made of, anew
+	.venv-release/bin/uv pip compile --quiet --universal --python-version 3.10 --generate-hashes --no-header --upgrade \
+		--extra kubernetes pyproject.toml -o deploy/container/requirements.txt
+	.venv-release/bin/uv pip compile --quiet --universal --python-version 3.10 --generate-hashes --no-header --upgrade \
+		--extra all pyproject.toml -o deploy/container/requirements-all.txt
+
+sbom: .venv-release/.ready ## dist/sbom.json: what the container is made of, in CycloneDX
+	mkdir -p dist
+	.venv-release/bin/cyclonedx-py requirements deploy/container/requirements.txt --pyproject pyproject.toml --output-reproducible -o dist/sbom.json
+
+.venv-release/.ready: deploy/packages/requirements.txt
+	$(PYTHON) -m venv .venv-release
+	.venv-release/bin/pip install --quiet --disable-pip-version-check -r deploy/packages/requirements.txt
+	touch $@
+
 .venv-live/.ready: tests/live/requirements.txt
 	$(PYTHON) -m venv .venv-live
 	.venv-live/bin/pip install --quiet --disable-pip-version-check -r tests/live/requirements.txt
@@ -63,4 +92,4 @@ $(VENV)/.ready: pyproject.toml
 	touch $@
 
 clean: ## remove what the targets above made
-	rm -rf $(VENV) .venv-live build dist exporter/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) .venv-live .venv-release build dist exporter/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
