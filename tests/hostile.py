@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import copy
+import copyreg
 import math
 import random
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 from trainer_exporter import envelope, incidents, torn
 from trainer_exporter.formats import registry
@@ -39,6 +42,8 @@ UNITS += [
     "1%|",
     "[a1]:",
 ]
+
+copyreg.pickle(MappingProxyType, lambda view: (MappingProxyType, (dict(view),)))  # a parser's state is copied with the record that it holds
 
 
 def case_id(path: Path) -> str:
@@ -84,10 +89,23 @@ def truth(data: bytes) -> dict[tuple[int, str], list[object]]:
     return said
 
 
-def untrue(data: bytes, said: dict[tuple[int, str], list[object]]) -> list[tuple[int, str, object]]:
-    """What is read in the data and was not said in the whole file."""
-    read = [event for event in events(data) if isinstance(event, Record) and not said[event.line, BROKEN]]
+def untrue(found: Sequence[Event], said: dict[tuple[int, str], list[object]]) -> list[tuple[int, str, object]]:
+    """What is read in a part and was not said in the whole file."""
+    read = [event for event in found if isinstance(event, Record) and not said[event.line, BROKEN]]
     return [(record.line, key, value) for record in read for key, value in told(record).items() if value not in said[record.line, key]]
+
+
+def events_of_every_cut(data: bytes) -> Iterator[tuple[int, list[Event]]]:
+    """What is read of the data cut at each byte, having grown piece by piece; the state before a piece is copied, not built anew."""
+    formats = registry()
+    reader, read, start, line = Intake(formats), list[Event](), 0, 1
+    for end in [*(at + 1 for at, byte in enumerate(data) if byte in b"\r\n"), len(data)]:
+        for cut in range(start, end):
+            copied = copy.deepcopy(reader, {id(one): one for one in formats})
+            yield cut, [*read, *copied.feed(Chunk(data[start:cut], line, 0.0, live=True)), *copied.flush()]
+        read += reader.feed(Chunk(data[start:end], line, 0.0, live=True))
+        line += data.count(b"\n", start, end)
+        start = end
 
 
 def values(found: Sequence[Event]) -> list[tuple[int, dict[str, object]]]:

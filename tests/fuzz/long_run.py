@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from hostile import CASES, KEPT_BYTES, LONG, UNITS, case_id, mutants, readers, truth, unprinted, untrue
+from hostile import CASES, KEPT_BYTES, LONG, UNITS, case_id, events_of_every_cut, mutants, readers, truth, unprinted, untrue
 from trainer_exporter.formats import registry
 from trainer_exporter.intake import Intake
 from trainer_exporter.model import FIELDS, Chunk, Record
@@ -72,7 +72,7 @@ def test_a_file_cut_at_every_byte_says_nothing_that_the_whole_does_not_say(path:
     data = (path / "input.log").read_bytes()[:KEPT_BYTES]
     said = truth(data)
 
-    assert {cut: wrong for cut in range(len(data)) if (wrong := untrue(data[:cut], said))} == {}
+    assert {cut: wrong for cut, found in events_of_every_cut(data) if (wrong := untrue(found, said))} == {}
 
 
 @pytest.mark.parametrize("unit", UNITS)
