@@ -27,6 +27,7 @@ from trainer_exporter.intake import Intake
 from trainer_exporter.metrics import runs as run_metrics
 from trainer_exporter.model import Incident, Malformed, Record
 from trainer_exporter.replay import chunks
+from trainer_exporter.rulefiles import group_order
 from trainer_exporter.runs.state import RunState, StateSettings
 from trainer_exporter.runs.timeline import Moment
 from trainer_exporter.sources.naming import run_names
@@ -170,7 +171,7 @@ def evaluate(tape: Tape, rules: Sequence[Path]) -> list[tuple[float, Mapping[str
     document = {
         "rule_files": [str(path) for path in rules],
         "evaluation_interval": f"{INTERVAL_S}s",
-        "group_eval_order": _group_order(rules),
+        "group_eval_order": group_order(rules),
         "tests": [test],
     }
     with tempfile.TemporaryDirectory(prefix="trainer-exporter-backtest-") as folder:
@@ -386,13 +387,6 @@ def text(log: Log, result: Result) -> str:
 def rfc3339(wall: float) -> str:
     """UTC, to the second."""
     return datetime.fromtimestamp(wall, timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-def _group_order(rules: Sequence[Path]) -> list[str]:
-    """The order in which groups build on each other. promtool evaluates them in any order unless told."""
-    names = [name for path in rules for name in re.findall(r"(?m)^\s*- name: *\"?([\w.-]+)\"?\s*$", path.read_text())]
-    first = ["labels", "gpu"]
-    return [name for name in first if name in names] + [name for name in names if name not in first]
 
 
 def _seconds(duration: str) -> float:
