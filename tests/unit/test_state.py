@@ -249,6 +249,58 @@ def test_a_spike_is_held_for_two_minutes(story: Story) -> None:
     assert story.state.snapshot(story.now + 121).gauges["loss_spike_ratio"] == 1.0
 
 
+def test_what_lasts_five_records_is_told_from_what_lasts_four(story: Story) -> None:
+    story.steps(*range(1, 31))
+
+    story.steps(31, 32, 33, 34, loss=4.0)
+    assert story.seen.gauges["loss_sustained_ratio"] == 1.0
+    story.record(step=35, loss=3.0)
+
+    assert story.seen.gauges["loss_sustained_ratio"] == 1.5  # the lowest of the five
+    story.steps(36, 37, loss=2.0)
+    assert story.seen.gauges["loss_sustained_ratio"] == 1.5
+    assert story.state.snapshot(story.now + 121).gauges["loss_sustained_ratio"] == 1.0
+
+
+def test_the_past_of_a_file_holds_no_spike_but_a_level_that_lasts_shows(story: Story) -> None:
+    story.steps(*range(1, 31), live=False)
+    story.steps(*range(31, 37), loss=4.0, live=False)
+
+    assert story.seen.gauges["loss_sustained_ratio"] == 2.0
+
+    story.record(step=37, loss=2.0, live=False)
+
+    assert story.seen.gauges["loss_sustained_ratio"] == 1.0
+
+
+def test_the_best_level_of_the_loss_belongs_to_its_attempt(story: Story) -> None:
+    story.steps(*range(1, 41), loss=2.0)
+    story.steps(*range(41, 201), loss=3.0)
+
+    assert story.seen.gauges["loss_baseline_min"] == 2.0
+    assert story.seen.gauges["loss_baseline"] == 3.0
+
+    story.record(starts=True)
+    story.steps(*range(1, 20), loss=9.0)
+    assert "loss_baseline_min" not in story.seen.gauges
+    story.record(step=20, loss=9.0)
+
+    assert story.seen.gauges["loss_baseline_min"] == 9.0
+
+
+def test_the_highest_of_a_schedule_and_of_a_scale_are_those_of_the_attempt(story: Story) -> None:
+    story.record(step=1, learning_rate=1e-4, loss_scale=65536.0)
+    story.record(step=2, learning_rate=2e-4, loss_scale=math.inf)
+    story.record(step=3, learning_rate=1e-4, loss_scale=1024.0)
+
+    assert (story.seen.gauges["learning_rate_max"], story.seen.gauges["loss_scale_max"]) == (2e-4, 65536.0)
+
+    story.record(starts=True)
+    story.record(step=1, learning_rate=1e-5, loss_scale=8.0)
+
+    assert (story.seen.gauges["learning_rate_max"], story.seen.gauges["loss_scale_max"]) == (1e-5, 8.0)
+
+
 def test_a_loss_near_zero_does_not_spike(story: Story) -> None:
     story.steps(*range(1, 31), loss=0.0004)
 

@@ -26,7 +26,9 @@ _PLAIN = (
     _gauge("eval_loss", "Loss of the last evaluation as logged."),
     _gauge("grad_norm", "Global gradient norm before clipping, as last logged."),
     _gauge("learning_rate", "Learning rate of the first parameter group as last logged."),
+    _gauge("learning_rate_max", "Highest learning rate logged in the present attempt."),
     _gauge("loss_scale", "Loss scale of mixed precision as last logged."),
+    _gauge("loss_scale_max", "Highest loss scale logged in the present attempt, the one that it began with included."),
     _gauge("samples_per_second", "Samples per second of the whole job over the recent window: logged, else global batch / step duration."),
     _gauge(
         "tokens_per_second",
@@ -41,6 +43,12 @@ _PLAIN = (
     _gauge("step_duration_seconds", "Time a step takes: median over the recent window, saves and evaluations excluded."),
     _gauge("step_duration_baseline_seconds", "Best sustained median of the step duration in this attempt."),
     _gauge("loss_baseline", "Median loss of the previous 100 records, from 20 on."),
+    _gauge("loss_baseline_min", "Lowest loss baseline of the present attempt: the best level that the loss has held."),
+    _gauge(
+        "loss_sustained_ratio",
+        "What all of five records in a row reached of loss / baseline: the largest such figure of the last latch seconds, never less than "
+        "the newest.",
+    ),
     _gauge("loss_spike_ratio", "Largest loss / baseline of the last latch seconds (120 by default), never less than the newest record's."),
     _gauge("grad_norm_baseline", "Median gradient norm of the previous 100 records, from 20 on."),
     _gauge("grad_norm_spike_ratio", "Largest gradient norm / baseline of the last latch seconds, never less than the newest record's."),

@@ -358,6 +358,9 @@ class RunState:
         for name in SPIKING:
             figures[f"{name}_baseline"] = attempt.series[name].baseline()
             figures[f"{name}_spike_ratio"] = attempt.series[name].spike_ratio(now)
+        figures["loss_baseline_min"] = attempt.series["loss"].lowest_baseline
+        figures["loss_sustained_ratio"] = attempt.series["loss"].sustained_ratio(now)
+        figures |= {f"{name}_max": attempt.series[name].highest for name in ("learning_rate", "loss_scale")}
         figures |= {name: self._constants.get(name) for name in SHOWN_CONSTANTS}
         figures |= self._space
         figures |= {
