@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from daemon import Daemon
 from trainer_exporter.sources import trackers
 
 REPOSITORY = Path(__file__).parents[2]
@@ -66,11 +70,19 @@ def test_every_extra_that_a_tracker_names_can_be_installed() -> None:
     assert needed <= everything.extras
 
 
-def test_the_container_is_checked_by_a_path_that_the_daemon_answers() -> None:
-    text = (LOCKS / "Containerfile").read_text()
+def test_the_containers_health_check_passes_while_the_daemon_lives_and_fails_after(tmp_path: Path) -> None:
+    (command,) = re.findall(r"(?ms)^HEALTHCHECK .*?CMD (\[.*?\])$", (LOCKS / "Containerfile").read_text())
+    program, *arguments = json.loads(command)
+    assert program == "python3"
 
-    from trainer_exporter.metrics import server
+    with Daemon("--no-gpu", tmp_path, log=tmp_path / "daemon.log") as daemon:
+        check = [sys.executable, *(argument.replace(":19400/", f":{daemon.port}/") for argument in arguments)]
+        alive = subprocess.run(check, capture_output=True, text=True, check=False)
+        daemon.stop()
+        dead = subprocess.run(check, capture_output=True, text=True, check=False)
 
-    (path,) = re.findall(r"127\.0\.0\.1:19400(/\S+?)'", text)
-    assert path in Path(server.__file__).read_text()
-    assert re.findall(r"(?m)^USER (\d+)", text) == ["65532"]
+    assert (alive.returncode, dead.returncode) == (0, 1), alive.stderr
+
+
+def test_the_container_runs_as_nobody_unless_it_is_told_otherwise() -> None:
+    assert re.findall(r"(?m)^USER (\S+)", (LOCKS / "Containerfile").read_text()) == ["65532:65532"]
