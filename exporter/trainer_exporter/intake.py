@@ -363,8 +363,10 @@ class Intake:
                     return ""  # a program that speaks itself counts its steps in its own way
                 if result := self._take(one, line, must_measure=is_announced):
                     return result
-        for one in self._fallback if not is_announced else ():
-            if result := self._take(one, line):
+        for one in self._fallback:
+            if is_announced and known is not None and (not one.sniff(line.text) or self._has_spoken(known)):
+                return ""
+            if result := self._take(one, line, must_measure=is_announced):
                 return result
         return ""
 
@@ -431,10 +433,8 @@ class Intake:
 
     def _hints_of(self, known: Format | None) -> tuple[bytes, ...]:
         asked = [*self._private.hints, *(hint for one in self._programs for hint in one.hints)]
-        if known is None or not _settles(known):
-            asked += [hint for one in self._fallback for hint in one.hints]
         if known is None or not _settles(known) or self._is_only_announced(known):
-            asked += [hint for one in self._libraries for hint in one.hints]
+            asked += [hint for one in (*self._fallback, *self._libraries) for hint in one.hints]
         asked += known.details if known else ()
         return tuple(hint for hint in dict.fromkeys(asked) if not any(other != hint and other in hint for other in asked))
 

@@ -33,3 +33,28 @@ def test_a_bar_without_values_stays_the_trainers() -> None:
 
     assert intake.format == "hf_trainer"
     assert [record.fields["step"] for record in records if "step" in record.fields] == [2]
+
+
+def test_a_scripts_hand_written_lines_are_read_after_the_banner_of_the_trainer() -> None:
+    intake, records = said(BANNER + "train acc = 0.8750, training loss = 0.0312\ntrain acc = 0.9010, training loss = 0.0218\n")
+
+    assert intake.format == "plain"
+    assert [record.fields["loss"] for record in records if "loss" in record.fields] == [0.0312, 0.0218]
+
+
+def test_hand_written_lines_behind_a_trainers_own_are_nobodys() -> None:
+    own = "{'loss': 2.25, 'grad_norm': 1.5, 'learning_rate': 1e-05, 'epoch': 0.5}\n"
+
+    intake, records = said(BANNER + own + "step 5: loss 9.5\n")
+
+    assert intake.format == "hf_trainer"
+    assert [record.fields["loss"] for record in records if "loss" in record.fields] == [2.25]
+
+
+def test_the_trainers_own_lines_take_the_file_back_from_hand_written_ones() -> None:
+    own = "{'loss': 2.25, 'grad_norm': 1.5, 'learning_rate': 1e-05, 'epoch': 0.5}\n"
+
+    intake, records = said(BANNER + "step 1: loss 9.5\n" + own + "step 2: loss 9.5\n")
+
+    assert intake.format == "hf_trainer"
+    assert [record.fields["loss"] for record in records if "loss" in record.fields] == [9.5, 2.25]
