@@ -53,4 +53,4 @@ class Format:
     private: bool = False  # of the configuration: asked before all others, beside the format that the file turns out to be of
     fallback: bool = False  # claims only in a file where no other format has been seen
     beneath: bool = False  # a library under other programs: claims only as long as no such program has spoken, hand-written ones included
-    borrowed: bool = False  # others print its announcement too: until it has told of a step or a loss, a library's and hand-written lines count
+    borrowed: bool = False  # others print its announcement too: until it has told of a step or a loss, weaker formats' lines count
