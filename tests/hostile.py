@@ -77,15 +77,20 @@ def told(record: Record) -> dict[str, object]:
 
 
 def truth(data: bytes) -> dict[tuple[int, str], list[object]]:
-    """What each line says of each thing, read at once, line by line and redraw by redraw; a broken one may be whole up to a cut."""
+    """What each line says of each thing, read at once, line by line and redraw by redraw; a broken one may be whole up to a cut.
+
+    A bar at the end of a part is whole, though a message may be glued behind it later, or a container's next record end its line.
+    """
     said: dict[tuple[int, str], list[object]] = defaultdict(list)
-    for ends_of in (b"", b"\n", b"\r\n"):
-        for event in events(data, [at + 1 for at, byte in enumerate(data) if byte in ends_of]):
-            if isinstance(event, Malformed):
-                said[event.line, BROKEN].append(event.reason)
-            elif isinstance(event, Record):
-                for key, value in told(event).items():
-                    said[event.line, key].append(value)
+    end_of_redraw = rb"\g<0>\\r" if envelope.container(data.split(b"\n", 1)[0]) == "docker" else rb"\g<0>\r"
+    for text in (data, re.sub(rb"%\|[^\r\n\]]*\]", end_of_redraw, data)):
+        for ends_of in (b"", b"\n", b"\r\n"):
+            for event in events(text, [at + 1 for at, byte in enumerate(text) if byte in ends_of]):
+                if isinstance(event, Malformed):
+                    said[event.line, BROKEN].append(event.reason)
+                elif isinstance(event, Record):
+                    for key, value in told(event).items():
+                        said[event.line, key].append(value)
     return said
 
 
