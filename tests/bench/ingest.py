@@ -1,0 +1,255 @@
+"""CPU seconds for a gigabyte of log, beside mtail and grep on the same files: ``python tests/bench/ingest.py [--megabytes 200] [CASE ...]``.
+
+Every program is a process of its own, and what it costs when the file is empty is taken off. Of the exporter the daemon is measured as it
+is started for use, with all it does with what it reads; of mtail one pass with a program of four patterns, of grep one word.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import re
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+CHUNK_LINES = 20_000
+RUNS = 3  # the least of them counts: what a busy machine adds is not the program's
+
+
+@dataclass(frozen=True)
+class Case:
+    """A log, the lines of which mtail and grep are to find."""
+
+    lines: Callable[[random.Random], Iterator[str]]
+    mtail: str
+    word: str
+    name: str = "train.log"
+
+
+def _noise(chance: random.Random, count: int) -> Iterator[str]:
+    shapes = (
+        "[2026-03-01 10:{0:02d}:{1:02d},{2:03d}] [INFO] [loader.py:{2}:fetch] worker {0} fetched shard {3} of the corpus in {1}.{2:03d} s",
+        "DEBUG:urllib3.connectionpool:https://data.example:443 GET /shards/{3}.bin HTTP/1.1 206 {2}",
+        "node{0:03d}:{3}:{2} [{1}] NET/IB : GPU Direct RDMA enabled for HCA {0} 'mlx5_{1}', channel {2}",
+        "  File \"/opt/venv/lib/python3.11/site-packages/torch/utils/data/dataloader.py\", line {2}, in __next__",
+        "sampled text: the quick brown fox {3} jumps over {2} lazy dogs and then some more of it {1}",
+    )
+    for _ in range(count):
+        yield chance.choice(shapes).format(chance.randrange(60), chance.randrange(60), chance.randrange(1000), chance.randrange(10**6))
+
+
+def _megatron(chance: random.Random) -> Iterator[str]:
+    step = 0
+    while True:
+        step += 1
+        yield (
+            f" [2026-03-01 10:{step // 60 % 60:02d}:{step % 60:02d}] iteration {step:8d}/ 9000000 | consumed samples: {step * 1024:12d} |"
+            f" elapsed time per iteration (ms): {chance.uniform(4000, 4200):.1f} | throughput per GPU (TFLOP/s/GPU): {chance.uniform(400, 420):.1f} |"
+            f" learning rate: {chance.uniform(1e-5, 3e-4):.6E} | global batch size:  1024 | lm loss: {chance.uniform(2, 3):.6E} |"
+            f" loss scale: 1.0 | grad norm: {chance.uniform(0.2, 2):.3f} | number of skipped iterations:   0 | number of nan iterations:   0 |"
+        )
+        yield from _noise(chance, 9)
+
+
+def _hf_console(chance: random.Random) -> Iterator[str]:
+    step = 0
+    while True:
+        bars = []
+        for _ in range(10):
+            step += 1
+            bars.append(f"{step / 90000:3.0f}%|{' ' * 10}| {step}/9000000 [{step // 3600:02d}:{step // 60 % 60:02d}:{step % 60:02d}<2500:00:00,  1.01it/s]")
+        loss, norm = chance.uniform(1, 2), chance.uniform(0.2, 2)
+        record = f"{{'loss': '{loss:.4g}', 'grad_norm': '{norm:.4g}', 'learning_rate': '4.9e-05', 'epoch': '{step / 9000:.4g}'}}"
+        yield "\r" + "\r".join(bars) + f"{' ' * 40}\r{record}"
+
+
+def _jsonl(chance: random.Random) -> Iterator[str]:
+    step = 0
+    while True:
+        step += 10
+        yield json.dumps(
+            {
+                "current_steps": step, "total_steps": 90000000, "loss": round(chance.uniform(1, 2), 4), "lr": round(chance.uniform(1e-6, 5e-5), 12),
+                "epoch": round(step / 9000, 6), "percentage": round(step / 900000, 2),
+                "elapsed_time": f"{step // 3600}:{step // 60 % 60:02d}:{step % 60:02d}", "remaining_time": "2500:00:00",
+            }
+        )  # fmt: skip
+
+
+def _pure_noise(chance: random.Random) -> Iterator[str]:
+    while True:
+        yield from _noise(chance, 1000)
+
+
+def _ray(chance: random.Random) -> Iterator[str]:
+    step, names = 0, [f"{box}/{one}/{part}" for box in ("actor", "critic", "timing_s", "reward") for one in "abcdefgh" for part in ("mean", "max", "min")]
+    while True:
+        step += 1
+        figures = " - ".join(f"{name}:{chance.uniform(-2, 2):.6f}" for name in names)
+        yield (
+            f"\x1b[36m(TaskRunner pid=4711)\x1b[0m step:{step} - global_seqlen/mean:61213.5 - {figures} - actor/pg_loss:{chance.uniform(0, 1):.5f} -"
+            f" actor/grad_norm:{chance.uniform(0, 1):.5f} - actor/lr:1e-06 - training/global_step:{step} - perf/throughput:{chance.uniform(900, 999):.3f}"
+        )
+        for one in _noise(chance, 3):
+            yield f"\x1b[36m(WorkerDict pid={chance.randrange(5000, 5008)})\x1b[0m {one}"
+
+
+def _program(*patterns: str) -> str:
+    return "".join(f"gauge figure_{place}\n/{pattern}/ {{\n  figure_{place} = $1\n}}\n" for place, pattern in enumerate(patterns))
+
+
+NUMBER = r"([-+0-9.eE]+)"
+CASES = {
+    "megatron": Case(
+        _megatron, _program(r"iteration +(\d+)\/", rf"lm loss: {NUMBER}", rf"learning rate: {NUMBER}", rf"grad norm: {NUMBER}"), "iteration "
+    ),
+    "hf_console": Case(
+        _hf_console,
+        _program(r"\| (\d+)\/\d+ \[", rf"'loss': '{NUMBER}'", rf"'learning_rate': '{NUMBER}'", rf"'grad_norm': '{NUMBER}'"),
+        "'loss'",
+    ),
+    "jsonl": Case(
+        _jsonl,
+        _program(r"\"current_steps\": (\d+)", rf"\"loss\": {NUMBER}", rf"\"lr\": {NUMBER}", rf"\"epoch\": {NUMBER}"),
+        "current_steps",
+        name="trainer_log.jsonl",
+    ),
+    "noise": Case(
+        _pure_noise, _program(r"iteration +(\d+)\/", rf"lm loss: {NUMBER}", rf"learning rate: {NUMBER}", rf"grad norm: {NUMBER}"), "iteration "
+    ),
+    "ray": Case(
+        _ray, _program(r"step:(\d+) ", rf"actor\/pg_loss:{NUMBER}", rf"actor\/lr:{NUMBER}", rf"actor\/grad_norm:{NUMBER}"), "actor/pg_loss"
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Row:
+    """CPU seconds a gigabyte, each less an empty start, and what follows from them."""
+
+    case: str
+    megabytes: float
+    exporter: float
+    mtail: float
+    grep: float
+
+    @property
+    def times_mtail(self) -> float:
+        """How many times as much as mtail a CPU second reads."""
+        return self.mtail / self.exporter
+
+    @property
+    def times_grep(self) -> float:
+        """How many times the CPU of grep is taken."""
+        return self.exporter / self.grep
+
+
+def write(case: Case, path: Path, size: int) -> None:
+    """A log of about ``size`` bytes; the same at every call."""
+    lines = case.lines(random.Random(7))
+    with path.open("w", newline="") as log:
+        while log.tell() < size:
+            log.write("".join(f"{next(lines)}\n" for _ in range(CHUNK_LINES)))
+
+
+def _cpu(command: Sequence[str], until: Callable[[subprocess.Popen[bytes]], None] = lambda process: None, **redirected: object) -> float:
+    """CPU seconds of a process and of all it has waited for, itself waited for."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=redirected.get("stderr", subprocess.DEVNULL)) as process:  # type: ignore[call-overload]
+        until(process)
+        process.wait()
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+def _is_read(port: int, size: int) -> bool:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
+        page = answer.read().decode()
+    read = re.search(r"^trainer_exporter_read_bytes_total (\S+)", page, re.M)
+    return read is not None and float(read[1]) >= size
+
+
+def exporter(path: Path, folder: Path) -> float:
+    """The daemon, until it has read the file."""
+    log = folder / "daemon.log"
+
+    def read(process: subprocess.Popen[bytes]) -> None:
+        deadline = time.monotonic() + 600
+        while time.monotonic() < deadline:
+            port = re.search(r"serving on port (\d+)", log.read_text())
+            if port and _is_read(int(port[1]), path.stat().st_size):
+                break
+            time.sleep(0.5)
+        process.send_signal(signal.SIGTERM)
+
+    command = [sys.executable, "-m", "trainer_exporter", "serve", "--no-gpu", "--web.listen-address=127.0.0.1:0", str(path)]
+    with log.open("wb") as output:
+        return _cpu(command, read, stderr=output)
+
+
+def mtail(path: Path, folder: Path, program: str) -> float:
+    """One pass over the file."""
+    (folder / "program.mtail").write_text(program)
+    return _cpu(["mtail", "--one_shot", f"--progs={folder / 'program.mtail'}", f"--logs={path}", "--port=0", f"--log_dir={folder}"])
+
+
+def grep(path: Path, word: str) -> float:
+    return _cpu(["grep", "-c", word, str(path)])
+
+
+def measure(name: str, megabytes: int, folder: Path) -> Row:
+    case = CASES[name]
+    full, empty = folder / "full" / case.name, folder / "empty" / case.name
+    for path in (full, empty):
+        path.parent.mkdir(exist_ok=True)
+    write(case, full, megabytes * 10**6)
+    empty.write_text("")
+    gigabytes = full.stat().st_size / 1e9
+
+    def less_empty(cost: Callable[[Path], float]) -> float:
+        return max(min(cost(full) for _ in range(RUNS)) - min(cost(empty) for _ in range(RUNS)), 1e-4) / gigabytes
+
+    row = Row(
+        name,
+        gigabytes * 1000,
+        less_empty(lambda path: exporter(path, folder)),
+        less_empty(lambda path: mtail(path, folder, case.mtail)),
+        less_empty(lambda path: grep(path, case.word)),
+    )
+    full.unlink()
+    return row
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("cases", nargs="*", metavar="CASE", help=f"of {', '.join(CASES)}; all of them by default")
+    parser.add_argument("--megabytes", type=int, default=200)
+    parser.add_argument("--json", action="store_true", help="one object a case")
+    asked = parser.parse_args()
+    if not shutil.which("mtail"):
+        parser.error("mtail is missing; on Debian or Ubuntu: sudo apt-get install mtail")
+    os.environ["LC_ALL"] = "C"
+    if not asked.json:
+        print(f"{'case':12} {'exporter s/GB':>14} {'mtail s/GB':>11} {'grep s/GB':>10} {'x mtail':>8} {'x grep':>7}")
+    for name in asked.cases or CASES:
+        with tempfile.TemporaryDirectory() as folder:
+            row = measure(name, asked.megabytes, Path(folder))
+        if asked.json:
+            print(json.dumps(asdict(row) | {"times_mtail": row.times_mtail, "times_grep": row.times_grep}))
+        else:
+            print(f"{name:12} {row.exporter:14.2f} {row.mtail:11.2f} {row.grep:10.3f} {row.times_mtail:8.2f} {row.times_grep:7.1f}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
