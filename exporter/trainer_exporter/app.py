@@ -1,8 +1,8 @@
 """The composition root: configuration in, threads out. Reads like a table of contents; it makes no decision that a part could make.
 
 Threads: ``tail`` reads files and folds, ``scout`` finds files and their runs, ``saves`` watches checkpoint directories and reads the
-models in them, ``http`` answers from snapshots, and the poller's own. Each waits for an event, so that stop() ends them at once and in
-reverse order.
+models in them, ``allocations`` asks to whom GPUs were given, ``http`` answers from snapshots, and the poller's own. Each waits for an
+event, so that stop() ends them at once and in reverse order.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from email.message import Message
 from http import HTTPStatus
 
 from trainer_exporter import incidents, version
+from trainer_exporter.allotment import allocations
 from trainer_exporter.catalogue import catalogue
 from trainer_exporter.clock import Clock, SystemClock
 from trainer_exporter.config import Config, listen_address
@@ -24,6 +25,7 @@ from trainer_exporter.errors import TrainerExporterError
 from trainer_exporter.feeds import Feeds, Tools
 from trainer_exporter.gpu.poller import KernelPlaces, Poller, launcher
 from trainer_exporter.health import Health
+from trainer_exporter.metrics import allocations as given
 from trainer_exporter.metrics import daemon, gpus, runs, status
 from trainer_exporter.metrics.family import Sample
 from trainer_exporter.metrics.page import Page, SampleSource
@@ -43,6 +45,7 @@ POLL_S = 1.0  # a stat of every file each second decides; the waker only makes i
 SCOUT_S = 5.0
 SCOUT_PAUSE_S = 1.0  # new files come in crowds (a checkpoint of hundreds): one look serves them all
 SAVES_S = 1.0
+ALLOCATIONS_S = 10.0
 JOIN_S = 10.0  # a thread that waits for a dead file server cannot be ended, and must not keep the others
 
 
@@ -82,15 +85,18 @@ class App:
             if config.gpu.enabled
             else None
         )
-        self._scout = Scout(config, store=self._store, gpus=self._gpus, clock=self._clock, health=self._health)
+        self._allocations = allocations(config, clock=self._clock, health=self._health)
+        self._scout = Scout(
+            config, store=self._store, gpus=self._gpus, clock=self._clock, health=self._health, allocations=self._allocations.of
+        )
         self._saves = SaveWatch(self._store, clock=self._clock, health=self._health)
         self._workloads = Workloads(self._store, clock=self._clock, health=self._health)
         host, port = listen_address(config.web.listen_address, file=config.file, key="web.listen_address")
         self._server = Server(host, port, routes=self._routes(), health=self._health)
-        self._threads = [
-            threading.Thread(target=self._run, args=(name, work), name=name, daemon=True)
-            for name, work in (("scout", self._look_around), ("tail", self._tail), ("saves", self._watch_saves))
-        ]
+        work = {"scout": self._look_around, "tail": self._tail, "saves": self._watch_saves}
+        if self._allocations.are_known:
+            work["allocations"] = self._watch_allocations
+        self._threads = [threading.Thread(target=self._run, args=each, name=each[0], daemon=True) for each in work.items()]
 
     @property
     def is_alive(self) -> bool:
@@ -192,6 +198,10 @@ class App:
         self._workloads.look(Known(scout.save_directories(), scout.models(), scout.owners(), self._gpus()))
         self._stopping.wait(SAVES_S)
 
+    def _watch_allocations(self) -> None:
+        self._allocations.look()
+        self._stopping.wait(ALLOCATIONS_S)
+
     def _report(self) -> None:
         """Freeze what the other threads show of the tail."""
         lines, read, lag = self._feeds.totals()
@@ -225,11 +235,16 @@ class App:
         collectors: list[tuple[str, SampleSource]] = [("runs", lambda: runs.samples(self._store.snapshot(), self._clock.wall()))]
         if self._poller is not None:
             collectors.append(("gpu", self._gpu_samples))
+        if self._allocations.are_known:
+            collectors.append(("allocations", self._allocation_samples))
         collectors.append(("daemon", lambda: daemon.samples(self._daemon, self._reloaded, self._health.snapshot())))
         return collectors
 
     def _gpu_samples(self) -> Iterable[Sample]:
         return gpus.samples(self._gpus(), self._scout.owners(), self._clock.wall(), readings=self._config.gpu.metrics)
+
+    def _allocation_samples(self) -> Iterable[Sample]:
+        return given.samples(self._scout.allocations(), self._allocations.allocatable(self._gpus()))
 
     def _status(self) -> NodeStatus:
         health = self._health.snapshot()

@@ -80,6 +80,15 @@ class ProcessesConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class AttributionConfig:
+    """Who is asked to whom GPUs were given. ``kubelet`` None: where its socket is and the extra is installed."""
+
+    kubelet: bool | None = None
+    kubelet_socket: str = ""  # "" is the kubelet's own place
+    job_mapping_dir: str = ""  # "" has none read
+
+
+@dataclass(frozen=True, slots=True)
 class WebConfig:
     """Where to serve."""
 
@@ -98,6 +107,7 @@ class Config:
     runs: RunsConfig = field(default_factory=RunsConfig)
     gpu: GpuConfig = field(default_factory=GpuConfig)
     processes: ProcessesConfig = field(default_factory=ProcessesConfig)
+    attribution: AttributionConfig = field(default_factory=AttributionConfig)
     web: WebConfig = field(default_factory=WebConfig)
 
 
@@ -118,6 +128,7 @@ def parse(text: str, *, file: str) -> Config:
         runs=_runs(sections["runs"]),
         gpu=_gpu(sections["gpu"]),
         processes=_processes(root.section("processes")),
+        attribution=_attribution(root.section("attribution")),
         web=_web(sections["web"]),
     )
     root.finish(field.name for field in fields(Config) if field.name != "file")
@@ -200,6 +211,19 @@ def _processes(section: Section) -> ProcessesConfig:
     return processes
 
 
+def _attribution(section: Section) -> AttributionConfig:
+    attribution = AttributionConfig(
+        kubelet=section.boolean("kubelet", default=False) if section.has("kubelet") else None,
+        kubelet_socket=section.text("kubelet_socket"),
+        job_mapping_dir=section.text("job_mapping_dir"),
+    )
+    for key, path in (("kubelet_socket", attribution.kubelet_socket), ("job_mapping_dir", attribution.job_mapping_dir)):
+        if path and not path.startswith("/"):
+            raise section.error(key, path, "an absolute path")
+    section.finish(("kubelet", "kubelet_socket", "job_mapping_dir"))
+    return attribution
+
+
 def _web(section: Section) -> WebConfig:
     defaults = WebConfig()
     web = WebConfig(
@@ -239,9 +263,14 @@ def _read(path: str) -> str:
         raise ConfigError(path, "", found=error.strerror or str(error), expected="a readable YAML file") from error
 
 
-def _tree(text: str, file: str) -> Mapping[str, Any]:
+def document(path: str | Path) -> Mapping[str, Any]:
+    """A YAML file of somebody else's shape, as it is: Prometheus's rules, which may merge mappings."""
+    return _tree(_read(str(path)), str(path), loader=yaml.SafeLoader)
+
+
+def _tree(text: str, file: str, *, loader: type[yaml.SafeLoader] = _UniqueKeys) -> Mapping[str, Any]:
     try:
-        tree = yaml.load(text, Loader=_UniqueKeys)
+        tree = yaml.load(text, Loader=loader)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         where = f"line {mark.line + 1}, column {mark.column + 1}" if mark else ""

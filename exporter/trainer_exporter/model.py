@@ -198,6 +198,7 @@ class Chunk:
     first_line: int  # number of the first line in it
     read_wall: float
     live: bool  # False: stood in the file before the daemon came, history (design: the past is not news)
+    newlines: int = -1  # in ``data``, where they have been counted already, because that costs a look at each byte
 
 
 class Change(str, enum.Enum):
@@ -320,6 +321,28 @@ class GpuOwner:
     container: str = ""
     pid: int = 0
     facts: Mapping[str, str] = field(default_factory=lambda: NO_FACTS)
+
+
+@dataclass(frozen=True, slots=True)
+class GpuAllocation:
+    """A GPU as a scheduler has given it out, whether or not anything runs on it. Texts are "" where the source does not say."""
+
+    uuid: str
+    gpu: int
+    source: str  # a short fixed word: kubelet, job_mapping
+    job_id: str = ""
+    pod: str = ""
+    namespace: str = ""
+    container: str = ""  # its name
+
+
+@dataclass(frozen=True, slots=True)
+class RunProcesses:
+    """What the processes of a run on this node are doing, as the kernel sees it."""
+
+    run: str
+    states: Mapping[str, int]  # processes by state: running, sleeping, uninterruptible, stopped, zombie
+    waits: Mapping[str, int]  # of the uninterruptible ones, by what they wait for: nfs, block, driver, ...
 
 
 @dataclass(frozen=True, slots=True)

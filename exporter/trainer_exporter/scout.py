@@ -12,13 +12,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from trainer_exporter.attribution import Attribution, Logs, Name, Processes, ProcessFacts, Wanted, Watched, named
+from trainer_exporter.attribution import Attribution, Logs, Name, Processes, ProcessFacts, Wanted, Watched, believed, named
 from trainer_exporter.clock import Clock
 from trainer_exporter.config import Config
 from trainer_exporter.config_model import ModelConfig
 from trainer_exporter.feeds import Assignment
 from trainer_exporter.health import Health
-from trainer_exporter.model import GpuOwner, GpuSnapshot
+from trainer_exporter.model import GpuAllocation, GpuOwner, GpuSnapshot
 from trainer_exporter.names import sanitise
 from trainer_exporter.runs.store import Store
 from trainer_exporter.sources.discovery import Discovery, DiscoveryLimits, Found, Spec
@@ -47,6 +47,12 @@ class _View:
     saves: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     models: Mapping[str, ModelConfig] = field(default_factory=dict)
     owners: tuple[GpuOwner, ...] = ()
+    allocations: tuple[GpuAllocation, ...] = ()
+
+
+def nobody(_: GpuSnapshot) -> Sequence[GpuAllocation]:
+    """No scheduler is asked what it has given out."""
+    return ()
 
 
 class Scout:
@@ -60,6 +66,7 @@ class Scout:
         gpus: Callable[[], GpuSnapshot],
         clock: Clock,
         health: Health,
+        allocations: Callable[[GpuSnapshot], Sequence[GpuAllocation]] = nobody,
         proc_root: str = "/proc",
         host_root: str = "/",
     ) -> None:
@@ -67,6 +74,7 @@ class Scout:
         self._config = config
         self._store = store
         self._gpus = gpus
+        self._given_out = allocations
         self._clock = clock
         self._health = health
         self._started_wall = clock.wall()
@@ -110,6 +118,10 @@ class Scout:
         """The runs that GPUs serve."""
         return self._view.owners
 
+    def allocations(self) -> tuple[GpuAllocation, ...]:
+        """The GPUs that a scheduler has given out."""
+        return self._view.allocations
+
     def look(self, *, now: bool = False) -> None:
         """Look once; ``now``: something has changed, so walk the file system though that was done moments ago."""
         self._discovery.also(self._found_out())
@@ -120,13 +132,17 @@ class Scout:
         self._note_writers(followed, held)
         self._name(followed)
         assignments = tuple(self._assignment(each) for each in followed)
+        gpus = self._gpus()
+        allocations = self._given_out(gpus)
+        owners = self._owners(assignments, gpus, allocations)
         self._known_at_start = self._known_at_start or frozenset(each.path for each in followed)
         self._view = _View(
             assignments=assignments,
             directories=tuple(sorted({str(Path(each.path).parent) for each in followed} | set(self._discovery.directories))),
             saves=self._save_directories(assignments),
             models=self._models(followed),
-            owners=self._owners(assignments),
+            owners=owners,
+            allocations=believed(allocations, owners),
         )
         self._report_writers(assignments, held, {each.path: each for each in followed})
         self._output_dirs = self._named_output_dirs(followed)
@@ -323,11 +339,12 @@ class Scout:
         facts = self._writers[path].facts
         return facts.cwd if facts is not None else ""
 
-    def _owners(self, assignments: Sequence[Assignment]) -> tuple[GpuOwner, ...]:
+    def _owners(self, assignments: Sequence[Assignment], gpus: GpuSnapshot, allocations: Sequence[GpuAllocation]) -> tuple[GpuOwner, ...]:
         runs = {each.path: each.run for each in assignments}
         writers = {pid: runs[path] for pid, path in self._watched.writers() if path in runs}
         writers |= {process.pid: each.run for each in assignments for process in self._writers[each.path].processes}
-        return tuple(self._attribution.owners(self._gpus(), self._runs_by_path(assignments), writers=writers))
+        known = self._runs_by_path(assignments)
+        return tuple(self._attribution.owners(gpus, known, writers=writers, allocations=allocations))
 
     def _runs_by_path(self, assignments: Sequence[Assignment]) -> Mapping[str, str]:
         """Logs and output directories of the runs that are known, for the processes on the GPUs."""

@@ -106,6 +106,8 @@ def job_size(owners: Sequence[GpuOwner]) -> int | None:
     Every process of a distributed job is told how many they are. One that was told nothing is alone.
     """
     processes = {owner.pid for owner in owners}
+    if 0 in processes:  # known by their allocation alone
+        return None
     sizes = {owner.facts.get("world_size", "") for owner in owners}
     if len(sizes) != 1:
         return None

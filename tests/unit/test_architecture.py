@@ -15,6 +15,7 @@ FOR_ALL = {"model", "errors", "clock", "health", "names", "version"}
 # Modules that plug the boxes together; everything else sees its own box and what is for all.
 COMPOSITION = {
     "__main__",
+    "allotment",
     "app",
     "backtest",
     "catalogue",
@@ -49,6 +50,7 @@ OWNERS = {
     "watchdog": {"sources"},
     "tensorboard": {"sources"},
     "mlflow": {"sources"},
+    "grpc": {"attribution"},
 }
 
 

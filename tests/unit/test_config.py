@@ -33,6 +33,7 @@ limits: {history: 64MiB, line: 8KiB, files: 10, max_age: 7d}
 runs: {name: "{job}", latch: 2m, ended_grace: 1h, failed_grace: 1d, maximum: 8}
 gpu: {enabled: true, metrics: false, interval: 15s, deadline: 1m, devices: 8}
 processes: {discover: true, pids: [4711], cgroups: [/system.slice/train-*.service]}
+attribution: {kubelet: true, kubelet_socket: /run/kubelet.sock, job_mapping_dir: /var/run/jobs}
 web: {listen_address: "127.0.0.1:9999", enable_lifecycle: true}
 """
 
@@ -49,6 +50,7 @@ def test_everything_can_be_set() -> None:
     assert (loaded.runs.latch_s, loaded.runs.maximum) == (120.0, 8)
     assert (loaded.gpu.metrics, loaded.gpu.devices) == (False, 8)
     assert loaded.processes == config.ProcessesConfig(discover=True, pids=(4711,), cgroups=("/system.slice/train-*.service",))
+    assert loaded.attribution == config.AttributionConfig(True, "/run/kubelet.sock", "/var/run/jobs")
     assert loaded.web.listen_address == "127.0.0.1:9999"
 
 
@@ -98,6 +100,7 @@ BROKEN = {
         "'train.service'",
         "such as /system.slice/train-*.service",
     ),
+    "relative_socket": ("attribution: {kubelet_socket: kubelet.sock}", "attribution.kubelet_socket", "'kubelet.sock'", "an absolute path"),
     "truth_for_number": ("limits: {files: true}", "limits.files", "True", "a whole number"),
     "yes_as_label": ("sources: [{path: /x, labels: {page: yes}}]", "sources[0].labels.page", "True", "quote it"),
     "label_of_prometheus": ("sources: [{path: /x, labels: {instance: a}}]", "sources[0].labels.instance", "instance", "do not use"),

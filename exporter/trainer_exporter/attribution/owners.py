@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Final
 
+from trainer_exporter.attribution.allocations import completed
 from trainer_exporter.attribution.naming import run_name
 from trainer_exporter.attribution.processes import Processes, ProcessFacts
 from trainer_exporter.clock import Clock
-from trainer_exporter.model import NO_FACTS, GpuOwner, GpuReading, GpuSnapshot
+from trainer_exporter.model import NO_FACTS, GpuAllocation, GpuOwner, GpuReading, GpuSnapshot
 
 NO_WRITERS: Final[Mapping[int, str]] = MappingProxyType({})
 MEMORY_S: Final = 3600.0  # design decision 14
+CONTEXT_BYTES: Final = 256 << 20  # a card on which nothing runs has a few MiB in use, and the smallest CUDA context some 300
 
 
 def attribute(
@@ -52,19 +55,44 @@ class Attribution:
         self._last: dict[str, tuple[float, tuple[GpuOwner, ...]]] = {}  # UUID -> when it last answered, its owners then
 
     def owners(
-        self, snapshot: GpuSnapshot, known_runs: Mapping[str, str] = NO_FACTS, *, writers: Mapping[int, str] = NO_WRITERS
+        self,
+        snapshot: GpuSnapshot,
+        known_runs: Mapping[str, str] = NO_FACTS,
+        *,
+        writers: Mapping[int, str] = NO_WRITERS,
+        allocations: Sequence[GpuAllocation] = (),
     ) -> Sequence[GpuOwner]:
-        """The owners of all cards as of now, those remembered included."""
+        """The owners of all cards as of now, those remembered included.
+
+        ``allocations`` say what processes do not show; where processes can be told of but not seen (no hostPID), they stand for them.
+        """
         now = self._clock.mono()
         listed = {process.pid for reading in snapshot.readings for process in reading.processes}
         self._facts = {pid: facts for pid, facts in self._facts.items() if pid in listed}
         fresh = attribute(snapshot, self._describe, known_runs, writers=writers, template=self._template)
         for reading in snapshot.readings:
-            if reading.success and self._is_evidence(reading):
-                uuid = reading.identity.uuid
-                self._last[uuid] = (now, tuple(owner for owner in fresh if owner.uuid == uuid))
+            if not reading.success:
+                continue
+            uuid = reading.identity.uuid
+            granted = [each for each in allocations if each.uuid == uuid]
+            seen = tuple(completed(owner, granted) for owner in fresh if owner.uuid == uuid)
+            if self._is_evidence(reading):
+                self._last[uuid] = (now, seen or self._unseen(reading, granted))
+            elif uuid not in self._last or not any(owner.pid for owner in self._last[uuid][1]):
+                self._last[uuid] = (now, self._unseen(reading, granted))
         self._last = {uuid: last for uuid, last in self._last.items() if now - last[0] <= MEMORY_S}
         return tuple(owner for _, owners in self._last.values() for owner in owners)
+
+    def _unseen(self, reading: GpuReading, granted: Sequence[GpuAllocation]) -> tuple[GpuOwner, ...]:
+        """Whom a card was given to that is in use by processes which nothing shows."""
+        if not _is_in_use(reading) or any(process.pid in self._facts for process in reading.processes):
+            return ()
+        found = {}
+        for each in granted:
+            told = ProcessFacts(0, 0, job_id=each.job_id, pod=each.pod, namespace=each.namespace)
+            owner = GpuOwner(each.uuid, each.gpu, run=run_name(told, self._template), job_id=each.job_id)
+            found[owner.run] = replace(owner, pod=each.pod, namespace=each.namespace, container=each.container)
+        return tuple(found.values())
 
     def processes(self) -> Sequence[ProcessFacts]:
         """The processes that the cards listed at the last look."""
@@ -87,6 +115,15 @@ class Attribution:
         else:
             self._facts[pid] = facts
         return facts
+
+
+def _is_in_use(reading: GpuReading) -> bool:
+    """Whether something runs on a card, as the card itself has it. In a container that does not share the host's PIDs the list of
+    processes is empty, or names none that we can find. A driver too old to say what it reserves counts that as used.
+    """
+    memory = reading.memory
+    has_context = memory is not None and memory.reserved_bytes > 0 and memory.used_bytes >= CONTEXT_BYTES
+    return bool(reading.processes) or has_context
 
 
 def _described(reading: GpuReading, describe: Callable[[int], ProcessFacts | None]) -> Iterator[ProcessFacts]:

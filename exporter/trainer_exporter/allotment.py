@@ -1,0 +1,36 @@
+"""Who is asked to whom GPUs were given, as the configuration has it. Part of the composition."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+from trainer_exporter.attribution import SOCKET, Allocations, JobMapping, Kubelet, MissingGrpcError
+from trainer_exporter.clock import Clock
+from trainer_exporter.config import AttributionConfig, Config
+from trainer_exporter.health import Health
+
+log = logging.getLogger(__name__)
+
+
+def allocations(config: Config, *, clock: Clock, health: Health, socket: str = SOCKET) -> Allocations:
+    """``socket`` is the kubelet's where the configuration does not say. Raises MissingGrpcError where the configuration wants it asked."""
+    if not config.gpu.enabled:
+        return Allocations(clock)
+    told = config.attribution
+    mapping = JobMapping(told.job_mapping_dir, health) if told.job_mapping_dir else None
+    return Allocations(clock, kubelet=_kubelet(told, health, socket), mapping=mapping)
+
+
+def _kubelet(config: AttributionConfig, health: Health, socket: str) -> Kubelet | None:
+    is_wanted = config.kubelet or (config.kubelet is None and bool(config.kubelet_socket))
+    place = config.kubelet_socket or socket
+    if is_wanted:
+        return Kubelet(place, health)
+    if config.kubelet is False or not Path(place).exists():
+        return None
+    try:
+        return Kubelet(place, health)
+    except MissingGrpcError as error:
+        log.warning("%s", error)
+        return None
