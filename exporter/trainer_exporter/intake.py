@@ -95,8 +95,9 @@ class Intake:
             self._read_contained(chunk, self._container)
         else:
             end = max(chunk.data.rfind(b"\n"), chunk.data.rfind(b"\r")) + 1
-            self._read_block(chunk.data[:end], chunk.first_line)
-            self._read_torn(chunk.data[end:], chunk.first_line + chunk.data.count(b"\n"))
+            newlines = chunk.newlines if chunk.newlines >= 0 else chunk.data.count(b"\n")
+            self._read_block(chunk.data[:end], chunk.first_line, newlines)
+            self._read_torn(chunk.data[end:], chunk.first_line + newlines)
         return self._taken()
 
     def flush(self) -> list[Event]:
@@ -134,7 +135,7 @@ class Intake:
             self._measured.add(self.format)
             self._hints = self._hints_of(self._format)
 
-    def _read_block(self, data: bytes, first_line: int) -> None:
+    def _read_block(self, data: bytes, first_line: int, newlines: int) -> None:
         claimed: set[int] = set()
         position = self._open(data, first_line, claimed)
         counted, number = 0, first_line
@@ -152,8 +153,7 @@ class Intake:
             else:
                 break
         if data:
-            lines = number - first_line + data.count(b"\n", counted) + (not data.endswith(b"\n"))
-            self._counts["unmatched"] += lines - len(claimed)
+            self._counts["unmatched"] += newlines + (not data.endswith(b"\n")) - len(claimed)
         self._tail = (self._tail + data[-_LOOK_BACK_BYTES:])[-_LOOK_BACK_BYTES:]
         self._show_last_of(data, claimed)
 

@@ -31,16 +31,17 @@ class Output:
         self.read_bytes += len(data)
         splitter = opened.splitter
         first_line, cuts = splitter.line, splitter.cuts
-        self._chunk(splitter.feed(data, at_end=at_end), first_line, live=live)
+        whole = splitter.feed(data, at_end=at_end)
+        self._chunk(whole, first_line, splitter.line - first_line, live=live)
         if splitter.cuts > cuts:
             self._health.drop("long_line", splitter.cuts - cuts)
 
     def half(self, opened: Opened) -> None:
         """The half piece at the end of a file that is over."""
         first_line = opened.splitter.line
-        self._chunk(opened.splitter.flush(), first_line, live=True)
+        self._chunk(opened.splitter.flush(), first_line, 0, live=True)
 
-    def _chunk(self, data: bytes, first_line: int, *, live: bool) -> None:
+    def _chunk(self, data: bytes, first_line: int, newlines: int, *, live: bool) -> None:
         if data:
-            self.lines += data.count(b"\n")
-            self._items.append(Chunk(data, first_line, self._clock.wall(), live))
+            self.lines += newlines
+            self._items.append(Chunk(data, first_line, self._clock.wall(), live, newlines))
