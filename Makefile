@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 PROGRAMS := prometheus promtool prometheus-alertmanager amtool gcc
 PACKAGES := prometheus prometheus-alertmanager gcc libc6-dev
 
-.PHONY: help demo test check format dashboards test-live fuzz dist wheelhouse lock sbom programs clean
+.PHONY: help demo test check format dashboards test-live fuzz manifests dist wheelhouse lock sbom programs clean
 
 help: ## say what there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -18,7 +18,7 @@ demo: $(VENV)/.ready ## a recorded real training breaks, and becomes a page; no 
 test: $(VENV)/.ready programs ## the whole suite, with the real Prometheus and Alertmanager
 	$(BIN)/pytest -m "not live"
 
-check: $(VENV)/.ready programs ## linters, types, rules, routes
+check: $(VENV)/.ready .venv-operator/.ready programs ## linters, types, rules, routes
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -26,6 +26,8 @@ check: $(VENV)/.ready programs ## linters, types, rules, routes
 	promtool check config deploy/prometheus/prometheus.yml
 	amtool check-config alertmanager/alertmanager.yml
 	$(BIN)/python grafana/build.py --check
+	$(BIN)/python deploy/kubernetes/build.py --check
+	.venv-operator/bin/python deploy/kubernetes/validate.py
 
 format: $(VENV)/.ready ## let the formatter have its way
 	$(BIN)/ruff check --fix .
@@ -39,6 +41,9 @@ test-live: $(VENV)/.ready .venv-live/.ready ## train tiny models for real and co
 
 fuzz: $(VENV)/.ready ## the long run of hostile input: a million lines, 100 MB without a line end, every fixture cut at every byte
 	$(BIN)/pytest tests/fuzz/long_run.py
+
+manifests: $(VENV)/.ready ## build what deploy/kubernetes derives from the chart, the rules and Alertmanager's configuration
+	$(BIN)/python deploy/kubernetes/build.py
 
 dist: .venv-release/.ready ## wheel and sdist of what is committed, byte for byte the same wherever they are built
 	.venv-release/bin/python deploy/packages/dist.py
@@ -69,6 +74,12 @@ sbom: .venv-release/.ready ## dist/sbom.json: what the container is made of, in 
 	.venv-release/bin/pip install --quiet --disable-pip-version-check -r deploy/packages/requirements.txt
 	touch $@
 
+# The models of the operator's objects, by themselves: their package brings a plugin that pytest would load everywhere.
+.venv-operator/.ready: deploy/kubernetes/requirements.txt
+	$(PYTHON) -m venv .venv-operator
+	.venv-operator/bin/pip install --quiet --disable-pip-version-check -r deploy/kubernetes/requirements.txt
+	touch $@
+
 .venv-live/.ready: tests/live/requirements.txt
 	$(PYTHON) -m venv .venv-live
 	.venv-live/bin/pip install --quiet --disable-pip-version-check -r tests/live/requirements.txt
@@ -92,4 +103,4 @@ $(VENV)/.ready: pyproject.toml
 	touch $@
 
 clean: ## remove what the targets above made
-	rm -rf $(VENV) .venv-live .venv-release build dist exporter/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) .venv-live .venv-operator .venv-release build dist exporter/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
