@@ -188,6 +188,7 @@ def _replay(options: argparse.Namespace) -> int:
 
 def _backtest(options: argparse.Namespace) -> int:
     from trainer_exporter import backtest
+    from trainer_exporter.backtest import shown
     from trainer_exporter.catalogue import catalogue
 
     rules = backtest.rule_files(options.rules)
@@ -198,9 +199,9 @@ def _backtest(options: argparse.Namespace) -> int:
             print(f"{log.path}: no times in the log, so a step counts as 1 s; --step-seconds says better", file=sys.stderr)
         fired += result.firings
         if not options.json:
-            print(backtest.text(log, result))
+            print(shown.text(log, result))
     if options.json:
-        print(json.dumps(backtest.document(fired), indent=2))
+        print(json.dumps(shown.document(fired), indent=2))
     return int(any(firing.severity == options.fail_on for firing in fired))
 
 

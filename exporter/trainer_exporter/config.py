@@ -13,6 +13,7 @@ from typing import Any
 
 import yaml
 
+from trainer_exporter.config_evidence import EvidenceConfig, evidence
 from trainer_exporter.config_formats import formats
 from trainer_exporter.config_model import ModelConfig, model
 from trainer_exporter.config_section import Section, shown
@@ -108,6 +109,7 @@ class Config:
     gpu: GpuConfig = field(default_factory=GpuConfig)
     processes: ProcessesConfig = field(default_factory=ProcessesConfig)
     attribution: AttributionConfig = field(default_factory=AttributionConfig)
+    evidence: EvidenceConfig = field(default_factory=EvidenceConfig)
     web: WebConfig = field(default_factory=WebConfig)
 
 
@@ -129,6 +131,7 @@ def parse(text: str, *, file: str) -> Config:
         gpu=_gpu(sections["gpu"]),
         processes=_processes(root.section("processes")),
         attribution=_attribution(root.section("attribution")),
+        evidence=evidence(root.section("evidence")),
         web=_web(sections["web"]),
     )
     root.finish(field.name for field in fields(Config) if field.name != "file")

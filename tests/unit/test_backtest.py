@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 from trainer_exporter import backtest, cli
-from trainer_exporter.backtest import Log, Tape, VirtualTime, rule_files
+from trainer_exporter.backtest import Log, rule_files
+from trainer_exporter.backtest.tape import Tape
+from trainer_exporter.backtest.virtual_time import VirtualTime
 from trainer_exporter.errors import TrainerExporterError
 from trainer_exporter.model import Incident, Record, Stamp
 
@@ -37,8 +39,8 @@ def test_a_healthy_run_is_silent_in_all_that_time() -> None:
 def test_a_loss_that_turns_into_nan_pages_within_a_minute_of_its_second_record() -> None:
     fired = judged(records(*[2.0] * 50, NAN, NAN, *[NAN] * 20))
 
-    ((_, _, line),) = [firing for firing in fired if firing[1] == "critical"]
-    assert fired[0][0] == "TrainingLossNotFinite"
+    ((alert, _, line),) = [firing for firing in fired if firing[1] == "critical"]
+    assert alert == "TrainingLossNotFinite"
     assert 52 <= line <= 55
 
 

@@ -1,0 +1,106 @@
+"""The judge: Prometheus's own promtool evaluates rules over a tape. Nothing of PromQL is written again here.
+
+Its ``test rules`` is the one of Prometheus's programs that runs alerting rules in virtual time; its block builder ignores them. It takes
+every alert for a failed expectation and says what it got instead, which is what is read here.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from trainer_exporter.backtest.rulebook import Rulebook
+from trainer_exporter.backtest.tape import INTERVAL_S, Tape
+from trainer_exporter.errors import TrainerExporterError
+
+Labels = Mapping[str, str]
+Waiting = Callable[[float], None]  # seconds since promtool began
+
+_TICK_S: Final = 0.5
+_FIRING: Final = 'ALERTS{alertstate="firing",alertname!="Watchdog"}'
+_GOT: Final = re.compile(r"(?m), time: (\w+), *\n +exp:.*\n +got:(.*)$")
+_ALERT: Final = re.compile(r'\{((?:\w+="(?:[^"\\]|\\.)*"(?:, ?)?)*)\}')
+_LABEL: Final = re.compile(r'(\w+)=("(?:[^"\\]|\\.)*")')
+_CASE: Final = re.compile(r"(?m)^ +alertname: \w+, time: (\w+), *$")
+_PAGE: Final = re.compile(r"(?m)^ +Labels:(\{.*\})\n +Annotations:(\{.*\})")
+_UNIT_S: Final = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800, "y": 31536000}
+
+
+def evaluate(tape: Tape, rules: Rulebook, *, waiting: Waiting = lambda _: None) -> list[tuple[float, Labels]]:
+    """(seconds since the start, labels) of every alert that fires at an evaluation, in the order of time; by the real Prometheus."""
+    asked = [{"expr": _FIRING, "eval_time": f"{number * INTERVAL_S}s"} for number in range(tape.scrapes)]
+    said = _ask(tape, rules, {"promql_expr_test": asked}, waiting)
+    found = [(_seconds(match[1]), _labels(alert)) for match in _GOT.finditer(said) for alert in _ALERT.findall(match[2])]
+    return sorted(found, key=lambda each: each[0])
+
+
+def pages(
+    tape: Tape, rules: Rulebook, moments: Collection[tuple[str, float]], *, waiting: Waiting = lambda _: None
+) -> list[tuple[float, Labels, Labels]]:
+    """(seconds, labels, annotations) of the alerts of these names at these moments, with their templates filled in as for a page."""
+    asked = [{"eval_time": f"{seconds:.0f}s", "alertname": alert, "exp_alerts": []} for alert, seconds in sorted(moments)]
+    said = _ask(tape, rules, {"alert_rule_test": asked}, waiting)
+    starts = list(_CASE.finditer(said))
+    ends = [*(case.start() for case in starts[1:]), len(said)]
+    return [
+        (_seconds(case[1]), _labels(labels), _labels(texts))
+        for case, end in zip(starts, ends, strict=True)
+        for labels, texts in _PAGE.findall(said[case.end() : end])
+    ]
+
+
+def _ask(tape: Tape, rules: Rulebook, questions: Mapping[str, Sequence[Any]], waiting: Waiting) -> str:
+    """What promtool says to a test with these questions."""
+    program = shutil.which("promtool")
+    if program is None:
+        raise TrainerExporterError("promtool is missing: it comes with Prometheus (on Debian: apt-get install prometheus)")
+    test = {"interval": f"{INTERVAL_S}s", "input_series": tape.input_series(), **questions}
+    document = {
+        "rule_files": ["rules.yml"],
+        "evaluation_interval": f"{INTERVAL_S}s",
+        "group_eval_order": rules.order(),
+        "tests": [test],
+    }
+    with tempfile.TemporaryDirectory(prefix="trainer-exporter-backtest-") as folder:
+        Path(folder, "rules.yml").write_text(json.dumps(rules.document()))  # JSON is YAML
+        Path(folder, "backtest.yml").write_text(json.dumps(document))
+        code, said = _run([program, "test", "rules", "backtest.yml"], folder, waiting)
+    if code != 0 and "got:" not in said:
+        raise TrainerExporterError(f"promtool cannot evaluate the rules: {said.strip()[:500]}")
+    return said
+
+
+def _run(command: Sequence[str], folder: str, waiting: Waiting) -> tuple[int, str]:
+    seconds = 0.0
+    with Path(folder, "said").open("w+") as said:
+        process = subprocess.Popen(command, cwd=folder, stdout=said, stderr=subprocess.STDOUT, text=True)
+        try:
+            while True:
+                try:
+                    code = process.wait(timeout=_TICK_S)
+                    break
+                except subprocess.TimeoutExpired:
+                    seconds += _TICK_S
+                    waiting(seconds)
+        finally:
+            if process.poll() is None:  # interrupted
+                process.kill()
+                process.wait()
+        said.seek(0)
+        return code, said.read()
+
+
+def _labels(text: str) -> dict[str, str]:
+    """Go quotes as Python does, in all that it writes."""
+    return {name: str(ast.literal_eval(value)) for name, value in _LABEL.findall(text)}
+
+
+def _seconds(duration: str) -> float:
+    return sum(float(number) * _UNIT_S[unit] for number, unit in re.findall(r"([\d.]+)(ms|[smhdwy])", duration))

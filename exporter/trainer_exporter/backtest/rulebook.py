@@ -1,0 +1,140 @@
+"""The rule files: which alerts they hold, and which of their rules can say anything about a log.
+
+Most rules ask for figures that one log does not have (GPUs, other nodes). They are left away, which changes no answer and takes most of the
+time off: without input an expression is empty, unless it asks for absence.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from trainer_exporter import config
+from trainer_exporter.errors import TrainerExporterError
+
+SHIPPED: Final = Path(__file__).parents[1] / "alertmanager"
+
+_WORD: Final = re.compile(r"[a-zA-Z_:][\w:]*")
+_COMMENT: Final = re.compile(r"#[^\n]*")
+# What gives a value without any input: absence, constants, and selectors that do not name their metric.
+_FROM_NOTHING: Final = re.compile(r"\b(?:absent|absent_over_time|vector|scalar|__name__)\b|(?:^|[^\w:\"])\{", re.MULTILINE)
+# Metrics as this project and dcgm-exporter name them; for people, never to decide what is left away.
+_METRIC: Final = re.compile(r"(?:trainer|gpu)_[a-z0-9_]+|DCGM_FI_[A-Z_]+")
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One rule as it stands in its file."""
+
+    group: str
+    body: Mapping[str, Any]
+    words: frozenset[str] = field(default_factory=frozenset)
+
+    @property
+    def alert(self) -> str:
+        """Name of the alert; "" of a recording rule."""
+        return str(self.body.get("alert", ""))
+
+    @property
+    def record(self) -> str:
+        """Name of what it records; "" of an alert."""
+        return str(self.body.get("record", ""))
+
+    @property
+    def severity(self) -> str:
+        """The label that routes it."""
+        return str((self.body.get("labels") or {}).get("severity", ""))
+
+    @property
+    def pending(self) -> str:
+        """How long its condition has to hold."""
+        return str(self.body.get("for") or "0s")
+
+
+def rule_files(folder: str | None) -> list[Path]:
+    """The shipped rule files, or those in a folder of one's own."""
+    place = SHIPPED / "rules" if folder is None else Path(folder)
+    found = sorted(place.glob("*.yml"))
+    if not found:
+        raise TrainerExporterError(f"{place}: no rule files (*.yml) there; name a directory with --rules")
+    return found
+
+
+class Rulebook:
+    """The rules of some files."""
+
+    def __init__(self, paths: Sequence[Path]) -> None:
+        self._groups: dict[str, Mapping[str, Any]] = {}
+        self.rules: list[Rule] = []
+        for path in paths:
+            self._load(path)
+
+    def pending(self, alert: str, severity: str) -> str:
+        """The ``for`` of an alert."""
+        return next((rule.pending for rule in self.rules if rule.alert == alert and rule.severity == severity), "")
+
+    def alerts(self) -> list[str]:
+        """Names of all alerts, each once, in the order of the files."""
+        return list(dict.fromkeys(rule.alert for rule in self.rules if rule.alert))
+
+    def about(self, metrics: Collection[str]) -> Rulebook:
+        """The rules that can say something where only these metrics are there, and that an alert depends on."""
+        fed = self._fed(metrics)
+        needed: set[str] = set()
+        waiting = {word for rule in fed if rule.alert for word in rule.words | _words_in(rule.body.get("annotations"))}
+        while waiting:
+            needed |= waiting
+            waiting = {word for rule in fed if rule.record in waiting for word in rule.words} - needed
+        kept = Rulebook(())
+        kept._groups, kept.rules = self._groups, [rule for rule in fed if rule.alert or rule.record in needed]
+        return kept
+
+    def metrics(self) -> set[str]:
+        """The exporters' metrics that the rules ask for."""
+        return {name for rule in self.rules for name in _METRIC.findall(_COMMENT.sub("", str(rule.body.get("expr", ""))))}
+
+    def document(self) -> dict[str, Any]:
+        """The rules as a rule file has them."""
+        return {"groups": [{**self._groups[name], "rules": [rule.body for rule in self._of(name)]} for name in self.order()]}
+
+    def order(self) -> list[str]:
+        """Names of the groups, each behind those on which it builds where that is possible. promtool takes any order unless told."""
+        left = list(dict.fromkeys(rule.group for rule in self.rules))
+        makers = {rule.record: rule.group for rule in self.rules if rule.record}
+        needs = {name: {makers[word] for rule in self._of(name) for word in rule.words if word in makers} - {name} for name in left}
+        ordered: list[str] = []
+        while left:
+            name = next((name for name in left if needs[name] <= set(ordered)), left[0])
+            left.remove(name)
+            ordered.append(name)
+        return ordered
+
+    def _of(self, group: str) -> list[Rule]:
+        return [rule for rule in self.rules if rule.group == group]
+
+    def _fed(self, metrics: Collection[str]) -> list[Rule]:
+        known, count = set(metrics), -1
+        fed: list[Rule] = []
+        while len(fed) != count:
+            count = len(fed)
+            fed = [rule for rule in self.rules if rule.words & known or _FROM_NOTHING.search(str(rule.body.get("expr", "")))]
+            known |= {rule.record for rule in fed if rule.record}
+        return fed
+
+    def _load(self, path: Path) -> None:
+        try:
+            for group in config.document(path)["groups"]:
+                name = f"{path.name}:{group['name']}"
+                self._groups[name] = {**group, "name": name}
+                self.rules += [Rule(name, rule, _words_in(rule["expr"])) for rule in group["rules"]]
+        except (KeyError, TypeError, AttributeError) as error:
+            raise TrainerExporterError(f"{path}: no rule file as Prometheus takes it; promtool check rules says what is wrong") from error
+
+
+def _words_in(tree: object) -> frozenset[str]:
+    """All words in an expression, or in the texts of a mapping. Too many do no harm: labels and functions bear no metric's name."""
+    text = " ".join(map(str, tree.values())) if isinstance(tree, dict) else str(tree)
+    return frozenset(_WORD.findall(text))
