@@ -1,8 +1,8 @@
 """The composition root: configuration in, threads out. Reads like a table of contents; it makes no decision that a part could make.
 
 Threads: ``tail`` reads files and folds, ``scout`` finds files and their runs, ``saves`` watches checkpoint directories and reads the
-models in them, ``allocations`` asks to whom GPUs were given, ``http`` answers from snapshots, and the poller's own. Each waits for an
-event, so that stop() ends them at once and in reverse order.
+models in them, ``allocations`` asks to whom GPUs were given, ``evidence`` collects what a run shows that makes no step, ``http`` answers
+from snapshots, and the poller's own. Each waits for an event, so that stop() ends them at once and in reverse order.
 """
 
 from __future__ import annotations
@@ -24,13 +24,14 @@ from trainer_exporter.config import Config, listen_address
 from trainer_exporter.errors import TrainerExporterError
 from trainer_exporter.feeds import Feeds, Tools
 from trainer_exporter.gpu.poller import KernelPlaces, Poller, launcher
+from trainer_exporter.hangs import HangWatch, Sight
 from trainer_exporter.health import Health
 from trainer_exporter.metrics import allocations as given
-from trainer_exporter.metrics import daemon, gpus, runs, status
+from trainer_exporter.metrics import daemon, gpus, hangs, runs, status
 from trainer_exporter.metrics.family import Sample
 from trainer_exporter.metrics.page import Page, SampleSource
 from trainer_exporter.metrics.server import Handler, Response, Server
-from trainer_exporter.model import FileStatus, GpuSnapshot, NodeStatus
+from trainer_exporter.model import Evidence, FileStatus, GpuSnapshot, NodeStatus
 from trainer_exporter.runs.state import StateSettings
 from trainer_exporter.runs.store import Store, StoreSettings
 from trainer_exporter.saves import SaveWatch
@@ -46,6 +47,7 @@ SCOUT_S = 5.0
 SCOUT_PAUSE_S = 1.0  # new files come in crowds (a checkpoint of hundreds): one look serves them all
 SAVES_S = 1.0
 ALLOCATIONS_S = 10.0
+EVIDENCE_S = 5.0
 JOIN_S = 10.0  # a thread that waits for a dead file server cannot be ended, and must not keep the others
 
 
@@ -91,11 +93,18 @@ class App:
         )
         self._saves = SaveWatch(self._store, clock=self._clock, health=self._health)
         self._workloads = Workloads(self._store, clock=self._clock, health=self._health)
+        self._hangs = (
+            HangWatch(config.evidence, Sight(self._store.snapshot, self._scout.pids), clock=self._clock, health=self._health)
+            if config.evidence.enabled
+            else None
+        )
         host, port = listen_address(config.web.listen_address, file=config.file, key="web.listen_address")
         self._server = Server(host, port, routes=self._routes(), health=self._health)
         work = {"scout": self._look_around, "tail": self._tail, "saves": self._watch_saves}
         if self._allocations.are_known:
             work["allocations"] = self._watch_allocations
+        if self._hangs is not None:
+            work["evidence"] = self._watch_hangs
         self._threads = [threading.Thread(target=self._run, args=each, name=each[0], daemon=True) for each in work.items()]
 
     @property
@@ -122,6 +131,8 @@ class App:
         self._stopping.set()
         self._scouting.set()
         self._waker.wake()
+        if self._hangs is not None:
+            self._hangs.stop()
         for thread in reversed(self._threads):
             thread.join(JOIN_S)
             if thread.is_alive():
@@ -202,6 +213,11 @@ class App:
         self._allocations.look()
         self._stopping.wait(ALLOCATIONS_S)
 
+    def _watch_hangs(self) -> None:
+        if self._hangs is not None and self._ready.is_set():
+            self._hangs.look()
+        self._stopping.wait(EVIDENCE_S)
+
     def _report(self) -> None:
         """Freeze what the other threads show of the tail."""
         lines, read, lag = self._feeds.totals()
@@ -237,6 +253,8 @@ class App:
             collectors.append(("gpu", self._gpu_samples))
         if self._allocations.are_known:
             collectors.append(("allocations", self._allocation_samples))
+        if self._hangs is not None:
+            collectors.append(("evidence", lambda: hangs.samples(self._evidence())))
         collectors.append(("daemon", lambda: daemon.samples(self._daemon, self._reloaded, self._health.snapshot())))
         return collectors
 
@@ -245,6 +263,9 @@ class App:
 
     def _allocation_samples(self) -> Iterable[Sample]:
         return given.samples(self._scout.allocations(), self._allocations.allocatable(self._gpus()))
+
+    def _evidence(self) -> Sequence[Evidence]:
+        return self._hangs.evidence(self._store.snapshot()) if self._hangs is not None else ()
 
     def _status(self) -> NodeStatus:
         health = self._health.snapshot()
@@ -261,6 +282,7 @@ class App:
             latest=health.latest,
             dropped=health.dropped,
             gpu_enabled=self._poller is not None,
+            evidence=self._evidence(),
         )
 
     def _readiness(self) -> Response:
@@ -270,7 +292,7 @@ class App:
         return Response(f"reading history, {lag} bytes to go\n".encode(), status=HTTPStatus.SERVICE_UNAVAILABLE)
 
     def _runs_document(self) -> Response:
-        document = status.document(self._store.snapshot(), self._clock.wall(), self._files)
+        document = status.document(self._store.snapshot(), self._clock.wall(), self._files, self._evidence())
         return Response(json.dumps(document, allow_nan=False).encode(), "application/json")
 
     def _reload_response(self) -> Response:

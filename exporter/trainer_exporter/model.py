@@ -346,6 +346,26 @@ class RunProcesses:
 
 
 @dataclass(frozen=True, slots=True)
+class Suspect:
+    """A rank that seems to hold the others up."""
+
+    rank: int
+    source: str  # ras or flight_recorder
+    reason: str  # a fixed word: dead, unresponsive, missing, behind, no_dump
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What was collected of a run while it made no step; it stands until the run makes one."""
+
+    run: str
+    collected_wall: float
+    folder: str  # where its files are
+    suspects: Sequence[Suspect] = ()
+    notes: Mapping[str, Sequence[str]] = field(default_factory=dict)  # in words, by source: ras, stacks, flight_recorder
+
+
+@dataclass(frozen=True, slots=True)
 class ModelShape:
     """What decides how much a token of training computes."""
 
@@ -445,3 +465,4 @@ class NodeStatus:
     latest: Mapping[tuple[str, str], str]
     dropped: Mapping[str, int]
     gpu_enabled: bool = True
+    evidence: Sequence[Evidence] = ()

@@ -48,6 +48,7 @@ class _View:
     models: Mapping[str, ModelConfig] = field(default_factory=dict)
     owners: tuple[GpuOwner, ...] = ()
     allocations: tuple[GpuAllocation, ...] = ()
+    pids: Mapping[int, str] = field(default_factory=dict)
 
 
 def nobody(_: GpuSnapshot) -> Sequence[GpuAllocation]:
@@ -122,6 +123,10 @@ class Scout:
         """The GPUs that a scheduler has given out."""
         return self._view.allocations
 
+    def pids(self) -> Mapping[int, str]:
+        """The processes of runs on this node, each with its run: those on the GPUs, and those that write the logs."""
+        return self._view.pids
+
     def look(self, *, now: bool = False) -> None:
         """Look once; ``now``: something has changed, so walk the file system though that was done moments ago."""
         self._discovery.also(self._found_out())
@@ -134,7 +139,8 @@ class Scout:
         assignments = tuple(self._assignment(each) for each in followed)
         gpus = self._gpus()
         allocations = self._given_out(gpus)
-        owners = self._owners(assignments, gpus, allocations)
+        writers = self._writing(assignments)
+        owners = self._owners(assignments, gpus, allocations, writers=writers)
         self._known_at_start = self._known_at_start or frozenset(each.path for each in followed)
         self._view = _View(
             assignments=assignments,
@@ -143,6 +149,7 @@ class Scout:
             models=self._models(followed),
             owners=owners,
             allocations=believed(allocations, owners),
+            pids={**{owner.pid: owner.run for owner in owners if owner.pid and owner.run}, **writers},
         )
         self._report_writers(assignments, held, {each.path: each for each in followed})
         self._output_dirs = self._named_output_dirs(followed)
@@ -339,10 +346,19 @@ class Scout:
         facts = self._writers[path].facts
         return facts.cwd if facts is not None else ""
 
-    def _owners(self, assignments: Sequence[Assignment], gpus: GpuSnapshot, allocations: Sequence[GpuAllocation]) -> tuple[GpuOwner, ...]:
+    def _writing(self, assignments: Sequence[Assignment]) -> Mapping[int, str]:
         runs = {each.path: each.run for each in assignments}
         writers = {pid: runs[path] for pid, path in self._watched.writers() if path in runs}
-        writers |= {process.pid: each.run for each in assignments for process in self._writers[each.path].processes}
+        return writers | {process.pid: each.run for each in assignments for process in self._writers[each.path].processes}
+
+    def _owners(
+        self,
+        assignments: Sequence[Assignment],
+        gpus: GpuSnapshot,
+        allocations: Sequence[GpuAllocation],
+        *,
+        writers: Mapping[int, str],
+    ) -> tuple[GpuOwner, ...]:
         known = self._runs_by_path(assignments)
         return tuple(self._attribution.owners(gpus, known, writers=writers, allocations=allocations))
 

@@ -22,6 +22,7 @@ COMPOSITION = {
     "cli",
     "feed",
     "feeds",
+    "hangs",
     "logfeed",
     "replay",
     "saves",
@@ -33,7 +34,8 @@ COMPOSITION = {
 # Boxes that another box is built on.
 ALLOWED = {
     "config_model": {"config_section", "gpu"},  # a configured card is one whose peak is known
-    "config": {"config_formats", "config_model", "config_section"},
+    "config": {"config_evidence", "config_formats", "config_model", "config_section"},
+    "config_evidence": {"config_section"},
     "config_formats": {"config_section", "patterns"},
     "intake": {"envelope", "formats", "incidents", "candidates", "halves", "private", "torn"},
     "halves": {"envelope"},

@@ -6,7 +6,9 @@ from trainer_exporter.attribution.kubelet import SOCKET, Kubelet, MissingGrpcErr
 from trainer_exporter.attribution.logs import Log, Logs
 from trainer_exporter.attribution.naming import Name, named, run_name
 from trainer_exporter.attribution.owners import Attribution, attribute
+from trainer_exporter.attribution.places import Places
 from trainer_exporter.attribution.processes import Processes, ProcessFacts
+from trainer_exporter.attribution.recorder import dump_patterns
 from trainer_exporter.attribution.watched import Wanted, Watched
 
 __all__ = [
@@ -19,12 +21,14 @@ __all__ = [
     "Logs",
     "MissingGrpcError",
     "Name",
+    "Places",
     "ProcessFacts",
     "Processes",
     "Wanted",
     "Watched",
     "attribute",
     "believed",
+    "dump_patterns",
     "named",
     "run_name",
 ]

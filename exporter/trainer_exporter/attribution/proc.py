@@ -73,6 +73,13 @@ class Proc:
                 return int(line.split()[2])
         return None
 
+    def inner_pid(self, pid: int) -> int:
+        """What a process in a container takes itself for; 0 where that is not known."""
+        for line in self.text(pid, "status").splitlines():
+            if line.startswith("NSpid:"):
+                return int(line.split()[-1])
+        return 0
+
     def link(self, pid: int | str, name: str) -> str:
         """Where a link below /proc/PID points to; "" where there is none."""
         try:

@@ -37,6 +37,8 @@ ALLOWED: Final = frozenset(
         "MASTER_PORT",
         "TORCHELASTIC_RUN_ID",
         "TORCHELASTIC_ERROR_FILE",
+        "TORCH_FR_DUMP_TEMP_FILE",
+        "TORCH_NCCL_DEBUG_INFO_TEMP_FILE",
         "KUBERNETES_SERVICE_HOST",
         "HOSTNAME",
         "POD_NAME",
@@ -48,7 +50,7 @@ OWN_ONLY: Final = frozenset({"SLURM_PROCID", "SLURM_LOCALID", "OMPI_COMM_WORLD_R
 ANCESTORS: Final = 8
 VALUE_LENGTH: Final = 200
 PATH_LENGTH: Final = 4096
-_PATHS: Final = frozenset({"TORCHELASTIC_ERROR_FILE"})
+_PATHS: Final = frozenset({"TORCHELASTIC_ERROR_FILE", "TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"})
 
 _SLURM_JOB = re.compile(r"/job_(\d+)(?:/|$)", re.MULTILINE)
 _POD = re.compile(r"pod([0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12}|[0-9a-f]{32})")

@@ -93,7 +93,9 @@ def absent(dumps: Mapping[int, Dump], *, local: frozenset[int], size: int) -> fr
     ``local`` are the ranks known to run on this node, ``size`` is the number of all. Dumps that lie on this node's own disk are those of
     its own ranks, and then only these are missed.
     """
-    everybody = {rank for dump in dumps.values() for group in dump.groups.values() for rank in group.members} or set(range(size))
+    everybody = {rank for dump in dumps.values() for group in dump.groups.values() for rank in group.members} or set(
+        range(min(size, MOST_RANKS))
+    )
     wanted = local if dumps.keys() <= local else everybody | local
     return frozenset(wanted - dumps.keys()) if dumps else frozenset()
 

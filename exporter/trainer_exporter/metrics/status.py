@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 
-from trainer_exporter.model import FileStatus, GpuReading, NodeStatus, Phase, RunSnapshot
+from trainer_exporter.model import Evidence, FileStatus, GpuReading, NodeStatus, Phase, RunSnapshot, Suspect
 
 STYLE = """
 :root { color-scheme: light dark; --line: #8884; --quiet: #777; --good: #1a7f37; --watch: #9a6700; --bad: #cf222e; --busy: #0969da; }
@@ -41,6 +41,7 @@ def html(status: NodeStatus) -> str:
             '<nav><a href="/metrics">Metrics</a><a href="/api/v1/runs">Runs as JSON</a><a href="/-/healthy">Healthy</a>',
             '<a href="/-/ready">Ready</a></nav>',
             _section("Runs", _runs(status), "No run yet: no trainer has spoken in the files below."),
+            _section("What stalled runs show", _evidence(status.evidence, status.now), "") if status.evidence else "",
             _section("Files", _files(status.files, status.now), "No file is followed. Name files, directories or globs to serve."),
             _section("GPUs", _gpus(status), _no_gpus(status)),
             _section("Troubles of the exporter itself", _errors(status), "None since the start."),
@@ -49,9 +50,12 @@ def html(status: NodeStatus) -> str:
     )
 
 
-def document(runs: Sequence[RunSnapshot], now: float, files: Sequence[FileStatus] = ()) -> Mapping[str, object]:
+def document(
+    runs: Sequence[RunSnapshot], now: float, files: Sequence[FileStatus] = (), evidence: Sequence[Evidence] = ()
+) -> Mapping[str, object]:
     """What /api/v1/runs answers: the same runs as data; figures that are not finite are texts, as JSON has no word for them."""
     origins = _origins(files)
+    shown = {each.run: each for each in evidence}
     return {
         "runs": [
             {
@@ -68,10 +72,43 @@ def document(runs: Sequence[RunSnapshot], now: float, files: Sequence[FileStatus
                 "incidents": {kind: count for kind, count in run.incidents.items() if count},
                 "writer_alive": run.writer_alive,
                 "notes": list(run.notes),
+                "evidence": _evidence_document(shown[run.run]) if run.run in shown else None,
             }
             for run in runs
         ]
     }
+
+
+def _evidence_document(evidence: Evidence) -> Mapping[str, object]:
+    return {
+        "collected": evidence.collected_wall,
+        "folder": evidence.folder,
+        "suspects": [{"rank": each.rank, "source": each.source, "reason": each.reason} for each in evidence.suspects],
+        "notes": {source: list(notes) for source, notes in evidence.notes.items()},
+    }
+
+
+def _evidence(evidence: Sequence[Evidence], now: float) -> str:
+    heads = ("Run", "Collected", "Suspects", "What was found", "Files")
+    rows = (
+        (
+            f"<strong>{escape(each.run)}</strong>",
+            _duration(max(0.0, now - each.collected_wall)) + " ago",
+            "<br>".join(_suspicion(suspect) for suspect in each.suspects) or '<span class="quiet">none</span>',
+            "<br>".join(escape(f"{_words(source)}: {note}") for source, notes in each.notes.items() for note in notes),
+            f"<code>{escape(each.folder)}</code>",
+        )
+        for each in evidence
+    )
+    return _table(heads, rows, numbers=(1,))
+
+
+def _suspicion(suspect: Suspect) -> str:
+    return f'<span class="bad">rank {suspect.rank}</span> {escape(_words(suspect.reason))}, says {escape(_words(suspect.source))}'
+
+
+def _words(name: str) -> str:
+    return {"ras": "NCCL RAS"}.get(name, name.replace("_", " "))
 
 
 def _runs(status: NodeStatus) -> str:
