@@ -107,9 +107,14 @@ def _files() -> Any:
 
 def _gap(by: str = "") -> str:
     """The share of lines that look like a record and could not be read, of all that looked like one."""
+    whole = _rate("trainer_exporter_lines_total", 'result=~"parsed|malformed"', by=by)
+    return f"({_malformed(by)}) / ({whole} > 0)"
+
+
+def _malformed(by: str = "") -> str:
+    """0 where lines came and none was broken: the exporter counts a result from its first line on."""
     broken = _rate("trainer_exporter_lines_total", 'result="malformed"', by=by)
-    whole = _rate("trainer_exporter_lines_total", 'result=~"record|malformed"', by=by)
-    return f"{broken} / ({whole} > 0)"
+    return f"{broken} or 0 * {_rate('trainer_exporter_lines_total', by=by)}"
 
 
 def _understood() -> Any:
@@ -199,7 +204,7 @@ def _each() -> Any:
         "B": ("files", by.format(scraped_of_nodes("trainer_exporter_files_followed"))),
         "C": ("lines/s", lines.format(scraped_of_nodes("trainer_exporter_lines_total"))),
         "D": ("unmatched/s", lines.format(scraped_of_nodes("trainer_exporter_lines_total", 'result="unmatched"'))),
-        "E": ("malformed/s", lines.format(scraped_of_nodes("trainer_exporter_lines_total", 'result="malformed"'))),
+        "E": ("malformed/s", _malformed("cluster, instance")),
         "F": ("lag", by.format(scraped_of_nodes("trainer_exporter_read_lag_bytes"))),
         "G": ("errors", f"sum by (cluster, instance) ({scraped_of_nodes('trainer_exporter_errors_total')})"),
         "H": ("up for", f"time() - {by.format(scraped_of_nodes('process_start_time_seconds'))}"),
@@ -304,11 +309,12 @@ def _collectors() -> Any:
 
 def _dropped() -> Any:
     about = (
-        "What a bound made the exporters let go, by reason. Normal: nothing; raise the limit that it names. Without data no "
-        "exporter answers."
+        "What a bound made the exporters let go, by reason. Normal: none, the line none at 0; raise the limit that it names. Without data "
+        "no exporter answers."
     )
-    let_go = f"sum by (reason) (increase({scraped_of_nodes('trainer_exporter_dropped_total')}[$__rate_interval]))"
-    panel = curve("Dropped", query(let_go, "{{reason}}"), unit="none", about=about, absent="no exporter answers")
+    let_go = f"sum by (reason) (increase({scraped_of_nodes('trainer_exporter_dropped_total')}[$__rate_interval])) > 0"
+    none = f'label_replace(0 * max ({scraped_of_nodes("trainer_exporter_build_info")}), "reason", "none", "", "")'
+    panel = curve("Dropped", query(f"{let_go} or on (reason) {none}", "{{reason}}"), unit="none", about=about, absent="no exporter answers")
     return bars(panel).decimals(0).axis_soft_max(1)
 
 

@@ -211,7 +211,7 @@ def _moved() -> Any:
     )
     state = f'run:state:code{{{HERE},team=~"$team"}}'
     coarse = f"max by (cluster, run) ({state} > 4 or 2 + 0 * ({state} > 1) or {state})"
-    changed = f"changes({coarse}[1h:1m] @ end()) > 0 unless on (cluster, run) {state} @ end() == 5"
+    changed = f"changes({coarse}[1h:15s] @ end()) > 0 unless on (cluster, run) {state} @ end() == 5"
     expr = f"{coarse} and on (cluster, run) ({changed})"
     panel = timeline("Runs that changed", query(expr, "{{run}}"), unit="none", about=about, absent="no run changed")
     return panel.mappings(words(STATES)).thresholds(steps()).time_from("1h")
