@@ -18,6 +18,7 @@ from http import HTTPStatus
 
 from trainer_exporter import incidents, version
 from trainer_exporter.allotment import allocations
+from trainer_exporter.attribution import States
 from trainer_exporter.catalogue import catalogue
 from trainer_exporter.clock import Clock, SystemClock
 from trainer_exporter.config import Config, listen_address
@@ -27,11 +28,11 @@ from trainer_exporter.gpu.poller import KernelPlaces, Poller, launcher
 from trainer_exporter.hangs import HangWatch, Sight
 from trainer_exporter.health import Health
 from trainer_exporter.metrics import allocations as given
-from trainer_exporter.metrics import daemon, gpus, hangs, runs, status
+from trainer_exporter.metrics import daemon, gpus, hangs, processes, runs, status
 from trainer_exporter.metrics.family import Sample
 from trainer_exporter.metrics.page import Page, SampleSource
 from trainer_exporter.metrics.server import Handler, Response, Server
-from trainer_exporter.model import Evidence, FileStatus, GpuSnapshot, NodeStatus
+from trainer_exporter.model import Evidence, FileStatus, GpuSnapshot, NodeStatus, RunProcesses
 from trainer_exporter.runs.state import StateSettings
 from trainer_exporter.runs.store import Store, StoreSettings
 from trainer_exporter.saves import SaveWatch
@@ -91,6 +92,8 @@ class App:
         self._scout = Scout(
             config, store=self._store, gpus=self._gpus, clock=self._clock, health=self._health, allocations=self._allocations.of
         )
+        self._states = States()
+        self._processes: Sequence[RunProcesses] = ()  # written by the scout alone
         self._saves = SaveWatch(self._store, clock=self._clock, health=self._health)
         self._workloads = Workloads(self._store, clock=self._clock, health=self._health)
         self._hangs = (
@@ -183,6 +186,7 @@ class App:
         asked = self._scouting.is_set()
         self._scouting.clear()  # before the look: what is asked for meanwhile is asked for anew
         self._scout.look(now=asked)
+        self._processes = self._states.of(self._scout.pids())
         self._waker.wake()
         if not self._stopping.wait(SCOUT_PAUSE_S):
             self._scouting.wait(SCOUT_S)
@@ -251,6 +255,7 @@ class App:
         collectors: list[tuple[str, SampleSource]] = [("runs", lambda: runs.samples(self._store.snapshot(), self._clock.wall()))]
         if self._poller is not None:
             collectors.append(("gpu", self._gpu_samples))
+        collectors.append(("processes", lambda: processes.samples(self._processes)))
         if self._allocations.are_known:
             collectors.append(("allocations", self._allocation_samples))
         if self._hangs is not None:

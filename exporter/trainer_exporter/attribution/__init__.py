@@ -9,6 +9,7 @@ from trainer_exporter.attribution.owners import Attribution, attribute
 from trainer_exporter.attribution.places import Places
 from trainer_exporter.attribution.processes import Processes, ProcessFacts
 from trainer_exporter.attribution.recorder import dump_patterns
+from trainer_exporter.attribution.states import States
 from trainer_exporter.attribution.watched import Wanted, Watched
 
 __all__ = [
@@ -24,6 +25,7 @@ __all__ = [
     "Places",
     "ProcessFacts",
     "Processes",
+    "States",
     "Wanted",
     "Watched",
     "attribute",
