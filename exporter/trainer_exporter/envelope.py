@@ -23,6 +23,7 @@ _LABELS_NEEDED: Final = 16
 _LABEL_BYTES: Final = 80
 
 _ANSI: Final = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[()][A-Z0-9]|[=>78cDEHMNOZ])")
+_TYPED: Final = re.compile(r"(\x08*)([^\x08]+)")
 _TIME: Final = r"\d{4}-\d\d-\d\d[ T_]\d\d:\d\d:\d\d(?:[.,]\d+)?"
 _ZONE: Final = r" ?(?:Z|[+-]\d\d:?\d\d)(?![\d:])"
 _LEVEL: Final = r"(?:TRACE|DEBUG|INFO|NOTICE|SUCCESS|WARN|WARNING|ERROR|CRITICAL|FATAL)"
@@ -40,7 +41,7 @@ _BRACKETED: Final = re.compile(
     rf"|{_LEVEL}\|(?P<lf>{_TIME})\]"
     rf"| *{_LEVEL}\](?: - )?"
     rf"|(?P<role>[A-Za-z_]+)(?P<local>\d{{1,9}})\]:"
-    rf"|Rank (?P<rank>\d{{1,9}})\]"
+    rf"|R(?:ank|ANK) (?P<rank>\d{{1,9}})\]"
     rf"|\d{{1,9}},(?P<mpi>\d{{1,9}})\]<std(?:out|err)>:"
     rf"|[\w./-]+\.py:\d+:\w+\]"
     rf"|(?:titan|transformers|pod/[\w./-]+)\]"
@@ -103,10 +104,15 @@ class Wrapped:
 
 
 def without_terminal(text: str) -> str:
-    """The text less colours, cursor moves and NUL bytes; both may stand inside a number."""
+    """The text less colours, cursor moves, NUL bytes and what backspaces went over; all may stand inside a number.
+
+    Backspaces to the beginning of what is shown begin a redraw: a carriage return stands for them.
+    """
     if "\x1b" in text:
         text = _ANSI.sub("", text)
-    return text.replace("\x00", "") if "\x00" in text else text
+    if "\x00" in text:
+        text = text.replace("\x00", "")
+    return "\r".join(map(_typed_over, text.split("\r"))) if "\b" in text else text
 
 
 def redraws(text: str) -> list[str]:
@@ -207,6 +213,19 @@ def contained(line: bytes, kind: str) -> Wrapped | None:
     if not isinstance(record, dict):
         return None
     return _docker(record) if kind == "docker" else _journal(record)
+
+
+def _typed_over(text: str) -> str:
+    """Backspaces that nothing follows only move the cursor. What is typed over takes its rest along: it may be the tail of a number."""
+    redrawn, shown = [], list[str]()
+    for back, typed in _TYPED.findall(text):
+        if back and len(back) >= len(shown):
+            redrawn.append("".join(shown))
+            shown.clear()
+        else:
+            del shown[len(shown) - len(back) :]
+        shown += typed
+    return "\r".join([*redrawn, "".join(shown)])
 
 
 def _labelled(label: re.Match[str]) -> str:

@@ -331,6 +331,8 @@ class Intake:
             return self._take_private(*private)
         known = self._format
         if known is not None and _settles(known) and not known.private and (result := self._take(known, line)):
+            if self._is_only_announced(known):
+                self._unclaimed = line  # its bar may be that of the script that borrows the announcement
             return result
         for one in self._programs:
             if one is not known and one.sniff(line.text) and (result := self._take(one, line)):

@@ -21,6 +21,24 @@ def test_colours_cursor_moves_and_nul_bytes_are_taken_out_even_of_a_number() -> 
     assert without_terminal(text) == "loss: 1.25 end"
 
 
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        pytest.param("loss: 1.25\b\b0", "loss: 1.0", id="digits are typed over"),
+        pytest.param("50% \b\b\b\b\b\b60%", "50% \r60%", id="back to the beginning is a redraw"),
+        pytest.param("[rank0]: 1/9\b\b\b2/9\b\b\b3/9", "[rank0]: 3/9", id="a counter behind a prefix"),
+        pytest.param("loss: 1.5\b\b\b", "loss: 1.5", id="a cursor that goes back and types nothing"),
+        pytest.param("1/9\b\b\b\r2/9", "1/9\r2/9", id="keras 2 goes back twice"),
+        pytest.param("old\b\b\b   \b\b\bnew", "old\r   \rnew", id="wiped with blanks"),
+        pytest.param("a l\blo\bos\bss\bs", "a loss", id="overstruck"),
+        pytest.param("\b\bloss: 1.5", "\rloss: 1.5", id="nothing to go back over"),
+        pytest.param("a\b\x1b[1m1\x1b[0m.5", "a\r1.5", id="with colours"),
+    ],
+)
+def test_what_backspaces_go_over_is_typed_anew(text: str, shown: str) -> None:
+    assert without_terminal(text) == shown
+
+
 def test_redraws_of_a_bar_are_pieces_and_blank_ones_are_none() -> None:
     text = "\r  1%| 1/9\r          \r  2%| 2/9   \r"
 
@@ -47,6 +65,7 @@ def test_redraws_of_a_bar_are_pieces_and_blank_ones_are_none() -> None:
             Line("llamafactory.train.x:143 >> x", 7, NOON),
             id="llama-factory keeps the logger",
         ),
+        pytest.param("03/01/2026 12:00:00 - INFO - a.b - [RANK 3] x", Line("x", 7, NOON, rank=3), id="accelerate's logger"),
         pytest.param(
             "[2026-03-01 12:00:00,000] [INFO] [logging.py:96:log_dist] [Rank 5] step=1",
             Line("step=1", 7, NOON, rank=5),
@@ -183,7 +202,7 @@ def test_no_text_makes_unwrapping_fail(text: str) -> None:
     assert len(line.text) <= len(text)
 
 
-@pytest.mark.parametrize("wrapper", ["[rank{}]: ", "[Rank {}] "])
+@pytest.mark.parametrize("wrapper", ["[rank{}]: ", "[Rank {}] ", "[RANK {}] "])
 def test_a_rank_of_thousands_of_digits_is_none(wrapper: str) -> None:
     text = wrapper.format("9" * 5000) + "loss: 1"
 

@@ -14,8 +14,9 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from trainer_exporter.formats.announcements import TRAINING
 from trainer_exporter.formats.bars import SIGN
-from trainer_exporter.formats.base import LOSS, Format, Reading
+from trainer_exporter.formats.base import LOSS, STARS, Format, Reading
 from trainer_exporter.formats.titled_bars import LastRedraw, TitledBar, titled_bar, value
 from trainer_exporter.model import Checkpoint, CheckpointEvent, Line, Phase, Record
 from trainer_exporter.numbers import NUMBER, number
@@ -28,7 +29,7 @@ _OTHERS: Final = re.compile(r"^(?:Train step of epoch |Train epoch \[|Episode \[
 _LEAST_TOTAL: Final = 10  # bars of test suites are shorter
 _SAVING: Final = re.compile(r"(?:^|[\] ])Saving current state to (?P<path>\S+)$")  # glued to the bar where that was open
 _STEP_OF_NAME: Final = re.compile(r"(?:step|checkpoint)[_-](\d{1,15})$")
-_LOADING: Final = re.compile(r"^(?:\[RANK \d+\] )?Loading states from \S+$")
+_BEGINNING: Final = re.compile(rf"^(?:Loading states from \S+|{re.escape(TRAINING)})$")  # the banner is borrowed from the Trainer
 _RESULTS: Final = re.compile(
     rf"^epoch (?P<epoch>\d{{1,6}}): perplexity: (?P<perplexity>{NUMBER}) eval_loss: (?:tensor\()?(?P<loss>{NUMBER})\)?$"
 )
@@ -114,7 +115,7 @@ class Accelerate:
         text = line.text
         if (found := _SAVING.search(text)) is not None:
             return [_saving(line, found)]
-        if _LOADING.match(text):
+        if _BEGINNING.match(text):
             return [Record(line.number, stamp=line.stamp, starts=True)] if self._has_trained else []
         if (found := _RESULTS.match(text)) is not None:
             read = {"eval_loss": number(found["loss"])}, {"perplexity": number(found["perplexity"])}
@@ -211,7 +212,7 @@ FORMAT: Final = Format(
     name="accelerate",
     summary="Scripts around Hugging Face accelerate, and others with loss=... behind a tqdm bar",
     hints=(LOSS, SIGN),
-    details=(b"current state", b"Loading states", b"epoch "),
+    details=(b"current state", b"Loading states", b"epoch ", STARS),
     sniff=_sniff,
     parser=Accelerate,
 )

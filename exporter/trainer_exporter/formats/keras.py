@@ -7,8 +7,7 @@
 
 Odd: the step counts anew with each epoch, whose number stands only in the line above. Loss and time of a step are means since the
 epoch began; the times of bars are left out. A bar's last count is drawn twice, the second time with the results of the validation.
-``model.evaluate`` prints the same lines with the same names, of no epoch: they are told by the epoch that is already complete. Redraws are
-parted by backspaces and a carriage return.
+``model.evaluate`` prints the same lines with the same names, of no epoch: they are told by the epoch that is already complete.
 """
 
 from __future__ import annotations
@@ -21,7 +20,6 @@ from trainer_exporter.formats.dicts import MAX_METRICS
 from trainer_exporter.model import Checkpoint, CheckpointEvent, Line, Malformed, Phase, Record
 from trainer_exporter.numbers import NUMBER, number
 
-_BETWEEN_REDRAWS: Final = "\b "
 _EPOCH: Final = re.compile(r"Epoch (?P<epoch>\d{1,9})/(?P<epochs>\d{1,9})$")
 _COUNT: Final = r"(?P<done>\d{1,15})/(?P<total>\d{1,15}|Unknown)"
 _TOOK: Final = r"(?P<took>\d{1,9})(?P<unit>us|ms|s)/step"
@@ -56,7 +54,7 @@ class Keras:
         return False
 
     def parse(self, line: Line) -> Reading | None:
-        text = line.text.strip(_BETWEEN_REDRAWS)
+        text = line.text.strip(" ")
         if text.startswith("Epoch "):
             return self._words(line, text)
         if (found := _LINE.match(text)) is not None:
@@ -175,7 +173,7 @@ def _results(pairs: dict[str, float]) -> tuple[dict[str, float], dict[str, float
 
 
 def _sniff(text: str) -> bool:
-    text = text.strip(_BETWEEN_REDRAWS)
+    text = text.strip(" ")
     if text.startswith("Epoch "):  # only the last line before the first that is ours would be shown to the parser: not the epoch's
         return (" improved from " in text and _SAVING.match(text) is not None) or _RATE_CHANGED.match(text) is not None
     if not text[:1].isdigit():
