@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-SHIPPED = Path(__file__).parents[2] / "deploy" / "systemd" / "trainer-exporter.service"
+FOLDER = Path(__file__).parents[2] / "deploy" / "systemd"
+SHIPPED = FOLDER / "trainer-exporter.service"
 
 pytestmark = pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not installed here")
 
@@ -44,3 +45,36 @@ def test_it_waits_for_the_call_of_the_child_that_reads_nvml_and_does_not_signal_
 
     assert settings["KillMode"] == "mixed"  # SIGTERM to the daemon alone: it asks its child to finish
     assert int(settings["TimeoutStopSec"]) > 60
+
+
+def test_its_user_and_its_directories_are_made(tmp_path: Path) -> None:
+    (tmp_path / "etc").mkdir()
+    user, directories = (FOLDER / f"trainer-exporter.{kind}.conf" for kind in ("sysusers", "tmpfiles"))
+
+    made = [
+        subprocess.run([program, f"--root={tmp_path}", *options, file], capture_output=True, text=True, check=False)
+        for program, options, file in (("systemd-sysusers", [], user), ("systemd-tmpfiles", ["--create"], directories))
+    ]
+
+    assert [one.returncode for one in made] == [0, 0], [one.stderr for one in made]
+    (account,) = re.findall(r"(?m)^trainer-exporter:.*$", (tmp_path / "etc" / "passwd").read_text())
+    assert account.endswith("nologin")
+    modes = [(tmp_path / place).stat().st_mode & 0o777 for place in ("etc/trainer-exporter", "run/trainer-exporter/jobs")]
+    assert modes == [0o750, 0o755]
+
+
+def test_every_looser_line_gives_its_reason() -> None:
+    lines = SHIPPED.read_text().splitlines()
+    said = "\n".join(line for line in lines if line.startswith("#"))
+
+    # What systemd's own examination holds against the unit and what the unit could not do without.
+    for left_out in ("PrivateTmp", "PrivateDevices", "ProtectProc", "ProcSubset", "ProtectKernelLogs", "PrivateUsers", "PrivateNetwork"):
+        assert not [line for line in lines if line.startswith(f"{left_out}=")]
+        assert left_out in said
+
+
+def test_its_variables_are_read_as_systemd_reads_them() -> None:
+    names = re.findall(r"(?m)^#?([A-Z_]+)=", (FOLDER / "trainer-exporter.default").read_text())
+
+    assert "TRAINER_EXPORTER_ARGS" in names
+    assert "$TRAINER_EXPORTER_ARGS" in SHIPPED.read_text()
