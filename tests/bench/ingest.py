@@ -1,4 +1,4 @@
-"""CPU seconds for a gigabyte of log, beside mtail and grep on the same files: ``python tests/bench/ingest.py [--megabytes 200] [CASE ...]``.
+"""CPU seconds for a gigabyte of log, beside mtail and grep on the same files: ``python tests/bench/ingest.py [CASE ...]``.
 
 Every program is a process of its own, and what it costs when the file is empty is taken off. Of the exporter the daemon is measured as it
 is started for use, with all it does with what it reads; of mtail one pass with a program of four patterns, of grep one word.
@@ -22,6 +22,7 @@ import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import IO
 
 CHUNK_LINES = 20_000
 RUNS = 3  # the least of them counts: what a busy machine adds is not the program's
@@ -42,7 +43,7 @@ def _noise(chance: random.Random, count: int) -> Iterator[str]:
         "[2026-03-01 10:{0:02d}:{1:02d},{2:03d}] [INFO] [loader.py:{2}:fetch] worker {0} fetched shard {3} of the corpus in {1}.{2:03d} s",
         "DEBUG:urllib3.connectionpool:https://data.example:443 GET /shards/{3}.bin HTTP/1.1 206 {2}",
         "node{0:03d}:{3}:{2} [{1}] NET/IB : GPU Direct RDMA enabled for HCA {0} 'mlx5_{1}', channel {2}",
-        "  File \"/opt/venv/lib/python3.11/site-packages/torch/utils/data/dataloader.py\", line {2}, in __next__",
+        '  File "/opt/venv/lib/python3.11/site-packages/torch/utils/data/dataloader.py", line {2}, in __next__',
         "sampled text: the quick brown fox {3} jumps over {2} lazy dogs and then some more of it {1}",
     )
     for _ in range(count):
@@ -55,36 +56,38 @@ def _megatron(chance: random.Random) -> Iterator[str]:
         step += 1
         yield (
             f" [2026-03-01 10:{step // 60 % 60:02d}:{step % 60:02d}] iteration {step:8d}/ 9000000 | consumed samples: {step * 1024:12d} |"
-            f" elapsed time per iteration (ms): {chance.uniform(4000, 4200):.1f} | throughput per GPU (TFLOP/s/GPU): {chance.uniform(400, 420):.1f} |"
+            f" elapsed time per iteration (ms): {chance.uniform(4000, 4200):.1f} |"
+            f" throughput per GPU (TFLOP/s/GPU): {chance.uniform(400, 420):.1f} |"
             f" learning rate: {chance.uniform(1e-5, 3e-4):.6E} | global batch size:  1024 | lm loss: {chance.uniform(2, 3):.6E} |"
-            f" loss scale: 1.0 | grad norm: {chance.uniform(0.2, 2):.3f} | number of skipped iterations:   0 | number of nan iterations:   0 |"
+            f" loss scale: 1.0 | grad norm: {chance.uniform(0.2, 2):.3f} |"
+            " number of skipped iterations:   0 | number of nan iterations:   0 |"
         )
         yield from _noise(chance, 9)
+
+
+def _clock(step: int) -> str:
+    return f"{step // 3600:02d}:{step // 60 % 60:02d}:{step % 60:02d}"
 
 
 def _hf_console(chance: random.Random) -> Iterator[str]:
     step = 0
     while True:
-        bars = []
+        bars = ""
         for _ in range(10):
             step += 1
-            bars.append(f"{step / 90000:3.0f}%|{' ' * 10}| {step}/9000000 [{step // 3600:02d}:{step // 60 % 60:02d}:{step % 60:02d}<2500:00:00,  1.01it/s]")
+            bars += f"\r{step / 90000:3.0f}%|{' ' * 10}| {step}/9000000 [{_clock(step)}<2500:00:00,  1.01it/s]"
         loss, norm = chance.uniform(1, 2), chance.uniform(0.2, 2)
         record = f"{{'loss': '{loss:.4g}', 'grad_norm': '{norm:.4g}', 'learning_rate': '4.9e-05', 'epoch': '{step / 9000:.4g}'}}"
-        yield "\r" + "\r".join(bars) + f"{' ' * 40}\r{record}"
+        yield f"{bars}{' ' * 40}\r{record}"
 
 
 def _jsonl(chance: random.Random) -> Iterator[str]:
     step = 0
     while True:
         step += 10
-        yield json.dumps(
-            {
-                "current_steps": step, "total_steps": 90000000, "loss": round(chance.uniform(1, 2), 4), "lr": round(chance.uniform(1e-6, 5e-5), 12),
-                "epoch": round(step / 9000, 6), "percentage": round(step / 900000, 2),
-                "elapsed_time": f"{step // 3600}:{step // 60 % 60:02d}:{step % 60:02d}", "remaining_time": "2500:00:00",
-            }
-        )  # fmt: skip
+        record = {"current_steps": step, "total_steps": 90000000, "loss": round(chance.uniform(1, 2), 4)}
+        record |= {"lr": round(chance.uniform(1e-6, 5e-5), 12), "epoch": round(step / 9000, 6), "percentage": round(step / 900000, 2)}
+        yield json.dumps({**record, "elapsed_time": _clock(step), "remaining_time": "2500:00:00"})
 
 
 def _pure_noise(chance: random.Random) -> Iterator[str]:
@@ -93,13 +96,15 @@ def _pure_noise(chance: random.Random) -> Iterator[str]:
 
 
 def _ray(chance: random.Random) -> Iterator[str]:
-    step, names = 0, [f"{box}/{one}/{part}" for box in ("actor", "critic", "timing_s", "reward") for one in "abcdefgh" for part in ("mean", "max", "min")]
+    names = [f"{box}/{one}/{part}" for box in ("actor", "critic", "timing_s") for one in "abcdefgh" for part in ("mean", "max", "min")]
+    step = 0
     while True:
         step += 1
-        figures = " - ".join(f"{name}:{chance.uniform(-2, 2):.6f}" for name in names)
+        figures = "".join(f" - {name}:{chance.uniform(-2, 2):.6f}" for name in names)
         yield (
-            f"\x1b[36m(TaskRunner pid=4711)\x1b[0m step:{step} - global_seqlen/mean:61213.5 - {figures} - actor/pg_loss:{chance.uniform(0, 1):.5f} -"
-            f" actor/grad_norm:{chance.uniform(0, 1):.5f} - actor/lr:1e-06 - training/global_step:{step} - perf/throughput:{chance.uniform(900, 999):.3f}"
+            f"\x1b[36m(TaskRunner pid=4711)\x1b[0m step:{step} - global_seqlen/mean:61213.5{figures}"
+            f" - actor/pg_loss:{chance.uniform(0, 1):.5f} - actor/grad_norm:{chance.uniform(0, 1):.5f} - actor/lr:1e-06"
+            f" - training/global_step:{step} - perf/throughput:{chance.uniform(900, 999):.3f}"
         )
         for one in _noise(chance, 3):
             yield f"\x1b[36m(WorkerDict pid={chance.randrange(5000, 5008)})\x1b[0m {one}"
@@ -112,7 +117,9 @@ def _program(*patterns: str) -> str:
 NUMBER = r"([-+0-9.eE]+)"
 CASES = {
     "megatron": Case(
-        _megatron, _program(r"iteration +(\d+)\/", rf"lm loss: {NUMBER}", rf"learning rate: {NUMBER}", rf"grad norm: {NUMBER}"), "iteration "
+        _megatron,
+        _program(r"iteration +(\d+)\/", rf"lm loss: {NUMBER}", rf"learning rate: {NUMBER}", rf"grad norm: {NUMBER}"),
+        "iteration ",
     ),
     "hf_console": Case(
         _hf_console,
@@ -126,7 +133,9 @@ CASES = {
         name="trainer_log.jsonl",
     ),
     "noise": Case(
-        _pure_noise, _program(r"iteration +(\d+)\/", rf"lm loss: {NUMBER}", rf"learning rate: {NUMBER}", rf"grad norm: {NUMBER}"), "iteration "
+        _pure_noise,
+        _program(r"iteration +(\d+)\/", rf"lm loss: {NUMBER}", rf"learning rate: {NUMBER}", rf"grad norm: {NUMBER}"),
+        "iteration ",
     ),
     "ray": Case(
         _ray, _program(r"step:(\d+) ", rf"actor\/pg_loss:{NUMBER}", rf"actor\/lr:{NUMBER}", rf"actor\/grad_norm:{NUMBER}"), "actor/pg_loss"
@@ -163,10 +172,14 @@ def write(case: Case, path: Path, size: int) -> None:
             log.write("".join(f"{next(lines)}\n" for _ in range(CHUNK_LINES)))
 
 
-def _cpu(command: Sequence[str], until: Callable[[subprocess.Popen[bytes]], None] = lambda process: None, **redirected: object) -> float:
+def _cpu(
+    command: Sequence[str],
+    until: Callable[[subprocess.Popen[bytes]], None] = lambda process: None,
+    stderr: int | IO[bytes] = subprocess.DEVNULL,
+) -> float:
     """CPU seconds of a process and of all it has waited for, itself waited for."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=redirected.get("stderr", subprocess.DEVNULL)) as process:  # type: ignore[call-overload]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=stderr) as process:
         until(process)
         process.wait()
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -187,6 +200,8 @@ def exporter(path: Path, folder: Path) -> float:
     def read(process: subprocess.Popen[bytes]) -> None:
         deadline = time.monotonic() + 600
         while time.monotonic() < deadline:
+            if process.poll() is not None:
+                raise SystemExit(f"the exporter ended: {log.read_text()}")
             port = re.search(r"serving on port (\d+)", log.read_text())
             if port and _is_read(int(port[1]), path.stat().st_size):
                 break
@@ -231,6 +246,11 @@ def measure(name: str, megabytes: int, folder: Path) -> Row:
     return row
 
 
+def _say(text: str) -> None:
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("cases", nargs="*", metavar="CASE", help=f"of {', '.join(CASES)}; all of them by default")
@@ -241,14 +261,14 @@ def main() -> None:
         parser.error("mtail is missing; on Debian or Ubuntu: sudo apt-get install mtail")
     os.environ["LC_ALL"] = "C"
     if not asked.json:
-        print(f"{'case':12} {'exporter s/GB':>14} {'mtail s/GB':>11} {'grep s/GB':>10} {'x mtail':>8} {'x grep':>7}")
+        _say(f"{'case':12} {'exporter s/GB':>14} {'mtail s/GB':>11} {'grep s/GB':>10} {'x mtail':>8} {'x grep':>7}")
     for name in asked.cases or CASES:
         with tempfile.TemporaryDirectory() as folder:
             row = measure(name, asked.megabytes, Path(folder))
         if asked.json:
-            print(json.dumps(asdict(row) | {"times_mtail": row.times_mtail, "times_grep": row.times_grep}))
+            _say(json.dumps(asdict(row) | {"times_mtail": row.times_mtail, "times_grep": row.times_grep}))
         else:
-            print(f"{name:12} {row.exporter:14.2f} {row.mtail:11.2f} {row.grep:10.3f} {row.times_mtail:8.2f} {row.times_grep:7.1f}", flush=True)
+            _say(f"{name:12} {row.exporter:14.2f} {row.mtail:11.2f} {row.grep:10.3f} {row.times_mtail:8.2f} {row.times_grep:7.1f}")
 
 
 if __name__ == "__main__":

@@ -13,7 +13,6 @@ from __future__ import annotations
 import json
 import posixpath
 import re
-from dataclasses import replace
 from typing import Final
 
 from trainer_exporter.formats.announcements import RUNNING, Announcements
@@ -92,19 +91,20 @@ def _json_line(line: Line) -> Reading:
         found = json.loads(line.text)
     except ValueError:
         return [Malformed(line.number, "json")]
-    record = _record(line, {key: value for key, value in found.items() if value is not None})
-    return [replace(record, precise=True)] if "step" in record.fields else [Malformed(line.number, "no_step")]
+    record = _record(line, found, precise=True)
+    return [record] if "step" in record.fields else [Malformed(line.number, "no_step")]
 
 
-def _record(line: Line, found: dict[str, object]) -> Record:
+def _record(line: Line, found: dict[str, object], *, precise: bool = False) -> Record:
     fields: dict[str, float] = {}
     for key, value in found.items():
         name = _FIELDS.get(key)
         if name and (read := _value(value)) is not None:
             fields[name] = read
-        elif key in _DURATIONS and (seconds := duration(str(value))) is not None:
+        elif key in _DURATIONS and value is not None and (seconds := duration(str(value))) is not None:
             fields[_DURATIONS[key]] = seconds
-    return Record(line.number, fields, stamp=line.stamp, hidden_nonfinite=hidden_nonfinite(fields), closes=_closes(fields))
+    hidden = hidden_nonfinite(fields)
+    return Record(line.number, fields, stamp=line.stamp, hidden_nonfinite=hidden, closes=_closes(fields), precise=precise)
 
 
 def _value(value: object) -> float | None:
@@ -132,7 +132,7 @@ def _v1_checkpoint(line: Line) -> Reading | None:
 
 def _sniff(text: str) -> bool:
     if text.startswith("{"):
-        return _is_json_line(text)
+        return "oss" in text and _is_json_line(text)
     if ", total_steps: " in text:
         return _V1_LINE.match(text) is not None
     logged = _LOGGED.match(text)

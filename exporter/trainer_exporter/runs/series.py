@@ -63,14 +63,15 @@ class FieldSeries:
 
     def push(self, value: float, *, wall: float | None) -> None:
         """Add a finite value (already shown) to windows and baseline; ``wall`` None means that it cannot be news."""
-        self.highest = value if self.highest is None else max(self.highest, value)
+        if self.highest is None or value > self.highest:
+            self.highest = value
         if self._baseline is not None:
             self._hold_against(self._baseline, value, wall=wall)
         for window in self.windows.values():
             window.push(self._ordinal, value)
 
     def _hold_against(self, baseline: Baseline, value: float, *, wall: float | None) -> None:
-        usual = baseline.median()
+        usual = baseline.median
         if usual is not None:
             ratio = value / max(usual, BASELINE_FLOOR)
             self._spikes.push(wall, ratio)
@@ -78,13 +79,13 @@ class FieldSeries:
         if len(self._ratios) == SUSTAINED_RECORDS:
             self._sustained.push(wall, min(self._ratios))
         baseline.push(value)
-        now = baseline.median()
-        if now is not None:
-            self.lowest_baseline = now if self.lowest_baseline is None else min(self.lowest_baseline, now)
+        now = baseline.median
+        if now is not None and (self.lowest_baseline is None or now < self.lowest_baseline):
+            self.lowest_baseline = now
 
     def baseline(self) -> float | None:
         """Median of the last 100 records, from 20 on: what the next record will be held against."""
-        return None if self._baseline is None else self._baseline.median()
+        return None if self._baseline is None else self._baseline.median
 
     def spike_ratio(self, now: float) -> float | None:
         """Largest value / baseline of the last latch seconds."""

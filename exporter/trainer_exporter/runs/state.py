@@ -275,7 +275,10 @@ class RunState:
             source.token_times.interrupt()
 
     def _source(self, name: str) -> SourceState:
-        if name not in self._sources and len(self._sources) >= MAX_SOURCES:
+        known = self._sources.get(name)
+        if known is not None:
+            return known
+        if len(self._sources) >= MAX_SOURCES:
             self._sources.pop(next(iter(self._sources)))
         return self._sources.setdefault(name, SourceState())
 

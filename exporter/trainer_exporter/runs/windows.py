@@ -74,20 +74,21 @@ class Baseline:
     """The median of the previous ``size`` records, once there are ``minimum``; kept sorted so that reading costs nothing."""
 
     def __init__(self, size: int = 100, minimum: int = 20) -> None:
+        self._size = size
         self._minimum = minimum
         self._arrived: deque[float] = deque(maxlen=size)
         self._ordered: list[float] = []
+        self.median: float | None = None  # None while there are too few records
 
     def push(self, value: float) -> None:
         """Add the newest record; the oldest falls out when the window is full."""
-        if len(self._arrived) == self._arrived.maxlen:
-            del self._ordered[bisect_left(self._ordered, self._arrived[0])]
+        ordered = self._ordered
+        if len(ordered) == self._size:
+            del ordered[bisect_left(ordered, self._arrived[0])]
         self._arrived.append(value)
-        insort(self._ordered, value)
-
-    def median(self) -> float | None:
-        """The median, or None while there are too few records."""
-        return quantile(self._ordered, 0.5) if len(self._ordered) >= self._minimum else None
+        insort(ordered, value)
+        if len(ordered) >= self._minimum:
+            self.median = quantile(ordered, 0.5)
 
 
 class Latch:
