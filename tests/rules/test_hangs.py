@@ -78,6 +78,16 @@ DISK = {
 }
 IN_PROGRESS = {f'trainer_checkpoint_in_progress_seconds{{instance="node-0", run="{RUN}"}}': f"0x{BEFORE} 15+15x{AFTER}"}
 
+
+def blocked(number: int, wait: str, *, node: int = 0) -> dict[str, str]:
+    """Processes on a node that become uninterruptible, and what they wait for."""
+    log = f'instance="node-{node}", run="{RUN}"'
+    return {
+        f'trainer_processes{{{log}, state="uninterruptible"}}': later(str(number), before="0"),
+        f'trainer_uninterruptible_processes{{{log}, wait="{wait}"}}': later(str(number)),
+    }
+
+
 SICK = {
     "all_ranks_wait_in_a_collective": Scene(),
     "a_rank_stands_outside_of_the_collective": Scene(
@@ -125,6 +135,24 @@ SICK = {
     "a_full_disk": Scene(then=IDLES, extra=DISK, cause="storage", alerts=frozenset({"TrainingStalled"})),
     "a_save_that_never_ends_while_the_others_wait_for_rank_0": Scene(
         apart={(0, 0): IDLES}, extra=IN_PROGRESS, cause="storage", suspects=suspects([(0, 0)], "idle_among_spinning")
+    ),
+    "rank_0_waits_for_a_file_server_and_the_others_for_rank_0": Scene(
+        apart={(0, 0): IDLES}, extra=blocked(1, "nfs"), cause="storage", suspects=suspects([(0, 0)], "idle_among_spinning")
+    ),
+    "the_loaders_of_one_node_wait_for_a_disk": Scene(
+        then=WAITS, extra=blocked(12, "io", node=2), cause="storage", alerts=frozenset({"TrainingStalled"})
+    ),
+    "somebody_waits_for_what_may_not_be_read": Scene(
+        then=IDLES, extra=blocked(1, "unknown"), cause="storage", alerts=frozenset({"TrainingStalled"})
+    ),
+    "a_process_that_waits_for_the_driver_waits_for_no_disk": Scene(
+        apart={(2, 5): IDLES}, extra=blocked(1, "driver", node=2), cause="dead_rank", suspects=suspects([(2, 5)], "idle_among_spinning")
+    ),
+    "processes_that_wait_for_a_disk_now_and_then": Scene(
+        then=WAITS,
+        extra={**blocked(3, "io"), f'trainer_processes{{instance="node-0", run="{RUN}", state="uninterruptible"}}': "0x20" + " 3 2 0" * 10},
+        cause="data",
+        alerts=frozenset({"TrainingStalled"}),
     ),
     "most_cards_do_not_answer": Scene(unread=ALL[:20], cause="unknown", alerts=frozenset({"TrainingStalled"})),
     "nothing_is_read_of_any_card": Scene(unread=ALL, cause="unknown", alerts=frozenset({"TrainingStalled"})),
