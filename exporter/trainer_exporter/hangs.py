@@ -90,7 +90,8 @@ class HangWatch:
         self._collector.stop()
 
     def _collect(self, run: RunSnapshot, request: Request) -> None:
-        self._collector.collect(request, lambda answer: self._take(run.run, answer))
+        if not self._collector.collect(request, lambda answer: self._take(run.run, answer)):
+            self._stalls.give_up(run.run)
 
     def _take(self, run: str, answer: Answer) -> None:
         kept = self._kept[run]

@@ -5,6 +5,7 @@ The file system may hang, so what touches the trainer's comes last. A dump is fo
 
 from __future__ import annotations
 
+import gc
 import os
 import resource
 import sys
@@ -24,6 +25,7 @@ NICENESS: Final = 10
 def main() -> None:
     """Read a request from standard input, answer on standard output."""
     os.nice(NICENESS)
+    gc.disable()  # a dump is a million small containers and none of them a cycle
     request = Request.decode(sys.stdin.buffer.read())
     keeper = Keeper(request.directory, request.folder, maximum_bytes=request.maximum_bytes)
     for answer in answers(request, keeper):

@@ -43,17 +43,21 @@ class Collector:
             self._left_behind = None
         return self._left_behind is not None
 
-    def collect(self, request: Request, take: Callable[[Answer], None]) -> None:
-        """Collect, and hand over the answers as they come; what a process that died or hangs had said before counts."""
+    def collect(self, request: Request, take: Callable[[Answer], None]) -> bool:
+        """Collect, and hand over the answers as they come; False where it was not finished.
+
+        What a process that died or hangs had said before counts.
+        """
         if self.is_stuck:
             self._health.count(SITE, "stuck")
-            return
+            return False
         process = subprocess.Popen(self._words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True)
         try:
             for line in self._lines(process, request.encode()):
                 self._hand_over(line, take)
         finally:
-            self._finish(process)
+            is_done = self._finish(process)
+        return is_done
 
     def stop(self) -> None:
         """End the collection in progress, and begin no other; its caller returns from ``collect`` within a second or so."""
@@ -89,8 +93,8 @@ class Collector:
             self._health.drop("hang_suspects", answer.more)
         take(answer)
 
-    def _finish(self, process: subprocess.Popen[bytes]) -> None:
-        """It has closed its end and is about to go, or has to."""
+    def _finish(self, process: subprocess.Popen[bytes]) -> bool:
+        """It has closed its end and is about to go, or has to; whether it went by itself and well."""
         for patience_s in (1.0, 5.0):
             try:
                 returncode = process.wait(timeout=0.0 if self._stopping.is_set() else patience_s)
@@ -99,8 +103,9 @@ class Collector:
                 continue
             if returncode > 0:
                 self._health.count(SITE, "died")
-            return
+            return returncode == 0
         self._left_behind = process
+        return False
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:

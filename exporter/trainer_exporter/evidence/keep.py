@@ -34,7 +34,8 @@ class Keeper:
 
     def write(self, name: str, data: bytes) -> bool:
         """Put a file into the stall's folder; False where the limit leaves no room for it."""
-        self._folder.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
+        self._root.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
+        self._folder.mkdir(mode=FOLDER_MODE, exist_ok=True)
         if not self._make_room(len(data), replaced=self._folder / name):
             return False
         handle, temporary = tempfile.mkstemp(prefix=".", dir=self._folder)  # 0600, and never through a link

@@ -26,6 +26,7 @@ class Stall:
     mark: Mark
     begun_wall: float  # when it was first looked at
     looked_mono: float
+    is_given_up: bool = False
 
 
 def mark_of(run: RunSnapshot) -> Mark | None:
@@ -73,10 +74,17 @@ class Stalls:
         found = [
             stall
             for stall in self._stalls.values()
-            if marks.get(stall.run) == stall.mark and now - stall.looked_mono >= AGAIN_S and now_wall - stall.begun_wall <= DUMPS_S
+            if not stall.is_given_up
+            and marks.get(stall.run) == stall.mark
+            and now - stall.looked_mono >= AGAIN_S
+            and now_wall - stall.begun_wall <= DUMPS_S
         ]
         self._stalls.update({stall.run: replace(stall, looked_mono=now) for stall in found})
         return found
+
+    def give_up(self, run: str) -> None:
+        """Look for no more dumps of this stall: reading them did not come to an end."""
+        self._stalls[run] = replace(self._stalls[run], is_given_up=True)
 
     def _forget(self, runs: Iterable[RunSnapshot]) -> None:
         known = {run.run for run in runs}
