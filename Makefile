@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 PROGRAMS := prometheus promtool prometheus-alertmanager amtool gcc
 PACKAGES := prometheus prometheus-alertmanager gcc libc6-dev
 
-.PHONY: help demo test check format dashboards test-live fuzz manifests dist wheelhouse lock sbom programs clean
+.PHONY: help docs demo test check format dashboards test-live fuzz manifests dist wheelhouse lock sbom programs clean
 
 help: ## say what there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -27,6 +27,7 @@ check: $(VENV)/.ready .venv-operator/.ready programs ## linters, types, rules, r
 	amtool check-config alertmanager/alertmanager.yml
 	$(BIN)/python grafana/build.py --check
 	$(BIN)/python deploy/kubernetes/build.py --check
+	$(BIN)/python docs/build.py --check
 	.venv-operator/bin/python deploy/kubernetes/validate.py
 
 format: $(VENV)/.ready ## let the formatter have its way
@@ -41,6 +42,9 @@ test-live: $(VENV)/.ready .venv-live/.ready ## train tiny models for real and co
 
 fuzz: $(VENV)/.ready ## the long run of hostile input: a million lines, 100 MB without a line end, every fixture cut at every byte
 	$(BIN)/pytest tests/fuzz/long_run.py
+
+docs: $(VENV)/.ready ## build the references of metrics and alerts
+	$(BIN)/python docs/build.py
 
 manifests: $(VENV)/.ready ## build what deploy/kubernetes derives from the chart, the rules and Alertmanager's configuration
 	$(BIN)/python deploy/kubernetes/build.py
