@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from trainer_exporter.numbers import duration
 
@@ -15,15 +14,24 @@ _BAR: Final = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Bar:
-    """One redraw of a bar."""
+class Bar(NamedTuple):
+    """One redraw of a bar. Of most only the place is asked for, so its times are read when they are wanted."""
 
     done: int
     total: int
-    elapsed_s: float | None
-    remaining_s: float | None
+    elapsed: str
+    remaining: str
     is_plain: bool  # without title, counting iterations, nothing behind: what the Trainer draws
+
+    @property
+    def elapsed_s(self) -> float | None:
+        """Seconds since the bar was begun."""
+        return duration(self.elapsed)
+
+    @property
+    def remaining_s(self) -> float | None:
+        """Seconds to go, as the bar estimates them; None before its second step."""
+        return None if self.remaining == "?" else duration(self.remaining)
 
 
 def bar(text: str) -> Bar | None:
@@ -31,11 +39,5 @@ def bar(text: str) -> Bar | None:
     found = _BAR.match(text)
     if found is None:
         return None
-    remaining = found["remaining"]
-    return Bar(
-        int(found["done"]),
-        int(found["total"]),
-        duration(found["elapsed"]),
-        None if remaining == "?" else duration(remaining),
-        is_plain=not found["title"] and bool(found["unit"]) and not found["postfix"],
-    )
+    title, done, total, elapsed, remaining, unit, postfix = found.groups()
+    return Bar(int(done), int(total), elapsed, remaining, is_plain=not title and bool(unit) and not postfix)

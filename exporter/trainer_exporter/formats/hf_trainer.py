@@ -56,7 +56,7 @@ class HfTrainer:
         self._announcements = Announcements(self._epochs)
         self._held: list[_Held] = []
         self._bar: Bar | None = None  # the training bar as last drawn
-        self._pending: Record | None = None  # of redraws on one line only the last is news
+        self._pending: tuple[Line, Bar, Phase | None] | None = None  # of redraws on one line only the last is news
         self._total: int | None = None
         self._other_bar: Bar | None = None  # the last one not known to be the training's
         self._has_lines = False  # of this training: a loss has been printed
@@ -122,11 +122,10 @@ class HfTrainer:
         out = self._resolved(drawn)
         self._learn_late(drawn)
         self._bar = drawn
-        if self._pending is not None and self._pending.line != line.number:
+        if self._pending is not None and self._pending[0].number != line.number:
             out += self._taken_pending()
         if drawn.done != self._step and not self._has_closed:
-            phase = self._progressed(drawn)
-            self._pending = Record(line.number, _progress(drawn), stamp=line.stamp, phase=phase)
+            self._pending = line, drawn, self._progressed(drawn)
         return out
 
     def _is_the_training(self, drawn: Bar) -> bool:
@@ -137,7 +136,7 @@ class HfTrainer:
 
     def _progressed(self, drawn: Bar) -> Phase | None:
         if drawn.done == 0 or self._phase is Phase.TRAINING:
-            return self._pending.phase if self._pending else None
+            return self._pending[2] if self._pending else None
         if self._phase is Phase.EVALUATING and self._step is not None and drawn.done <= self._step:
             return None
         self._phase = Phase.TRAINING
@@ -151,10 +150,11 @@ class HfTrainer:
 
     def _taken_pending(self) -> list[Record | Malformed]:
         pending, self._pending = self._pending, None
-        if pending is None or pending.fields.get("step") == self._step:
+        if pending is None or pending[1].done == self._step:
             return []
-        self._step = int(pending.fields["step"])
-        return [pending]
+        line, drawn, phase = pending
+        self._step = drawn.done
+        return [Record(line.number, _progress(drawn), stamp=line.stamp, phase=phase)]
 
     # Dictionaries
 
@@ -239,7 +239,7 @@ class HfTrainer:
     def _superseded(self, step: int | None) -> list[Record | Malformed]:
         """The bar that was drawn last before, unless the record behind it says the same and more."""
         pending = self._pending
-        if pending is not None and pending.fields.get("step") == step and pending.phase is None:
+        if pending is not None and pending[1].done == step and pending[2] is None:
             self._pending = None
         return self._taken_pending()
 
