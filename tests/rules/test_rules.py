@@ -30,7 +30,7 @@ SECTIONS = ["Meaning", "Impact", "Diagnosis", "Mitigation", "Causes", "False ala
 
 SEVERITIES = {"critical", "warning", "info", "none"}
 # Prometheus's own, its client library's, and dcgm-exporter's (design: the rules take either source).
-FOREIGN_METRIC = re.compile(r"up|ALERTS|process_start_time_seconds|DCGM_FI_[A-Z_]+")
+FOREIGN_METRIC = re.compile(r"up|ALERTS|process_(?:start_time_seconds|cpu_seconds_total)|DCGM_FI_[A-Z_]+")
 
 
 def alert_names() -> set[str]:
