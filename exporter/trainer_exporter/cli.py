@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TextIO
 
 from trainer_exporter import config, version
 from trainer_exporter.errors import ConfigError, TrainerExporterError
@@ -99,6 +100,11 @@ def _add_serve(serve: argparse.ArgumentParser) -> None:
 def _add_backtest(backtest: argparse.ArgumentParser) -> None:
     backtest.add_argument("files", nargs="+", metavar="FILE")
     backtest.add_argument("--json", action="store_true", help="a list of the alerts that concern a run or a GPU")
+    backtest.add_argument("--explain", action="store_true", help="for each alert symptom, evidence, likely causes and what to try")
+    backtest.add_argument("--html", metavar="FILE", help="write a page with the curves and the alerts on them; needs the extra report")
+    backtest.add_argument(
+        "--gpu", dest="gpu_file", metavar="FILE", help="what the GPUs showed: samples with times as Prometheus writes them"
+    )
     backtest.add_argument("--config.file", dest="config_file", metavar="FILE", help="for its formats; the default is that of serve")
     backtest.add_argument("--rules", metavar="DIR", help="rule files of your own instead of the shipped ones")
     backtest.add_argument("--step-seconds", type=float, metavar="S", help="time of a step, for logs without times")
@@ -188,21 +194,68 @@ def _replay(options: argparse.Namespace) -> int:
 
 def _backtest(options: argparse.Namespace) -> int:
     from trainer_exporter import backtest
-    from trainer_exporter.backtest import shown
+    from trainer_exporter.backtest import doctor, gpus, report, shown
     from trainer_exporter.catalogue import catalogue
 
     rules = backtest.rule_files(options.rules)
-    fired: list[backtest.Firing] = []
-    for log in backtest.read(options.files, catalogue(_loaded(options.config_file))):
-        result = backtest.backtest(log, rules=rules, after_s=options.after, step_s=options.step_seconds)
-        if result.clock == "steps" and options.step_seconds is None:
-            print(f"{log.path}: no times in the log, so a step counts as 1 s; --step-seconds says better", file=sys.stderr)
-        fired += result.firings
-        if not options.json:
-            print(shown.text(log, result))
+    if options.html is not None:
+        report.require_library()
+    cards = None if options.gpu_file is None else gpus.read_gpus(options.gpu_file)
+    if cards is not None and len(options.files) > 1:
+        raise ConfigError("command line", "--gpu", found=f"{len(options.files)} logs", expected="one log, whose GPUs they are")
+    found = []
+    with Progress(sys.stderr) as told:
+        for log in backtest.read(options.files, catalogue(_loaded(options.config_file)), told=told):
+            explained = options.explain or options.html is not None
+            result = backtest.backtest(
+                log, rules=rules, after_s=options.after, step_s=options.step_seconds, gpus=cards, explained=explained, told=told
+            )
+            found.append((log, result))
+            if result.clock == "steps" and options.step_seconds is None:
+                told.say(f"{log.path}: no times in the log, so a step counts as 1 s; --step-seconds says better")
+            if not options.json:
+                told.clear()
+                print(doctor.explanation(log, result) if options.explain else shown.text(log, result))
+    fired = [firing for _, result in found for firing in result.firings]
     if options.json:
         print(json.dumps(shown.document(fired), indent=2))
+    if options.html is not None:
+        report.write(options.html, found)
     return int(any(firing.severity == options.fail_on for firing in fired))
+
+
+class Progress:
+    """What is being done, on one line of a terminal that is overwritten; nothing where stderr is none."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._is_terminal = stream.isatty()
+        self._shown = ""
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.clear()
+
+    def __call__(self, what: str, share: float) -> None:
+        line = what if share <= 0 else f"{what}, {share:.0%}"
+        if self._is_terminal and line != self._shown:
+            self._stream.write(f"\r{line}\x1b[K")
+            self._stream.flush()
+            self._shown = line
+
+    def say(self, line: str) -> None:
+        """A line that stays."""
+        self.clear()
+        print(line, file=self._stream)
+
+    def clear(self) -> None:
+        """Make room for other output."""
+        if self._shown:
+            self._stream.write("\r\x1b[K")
+            self._stream.flush()
+            self._shown = ""
 
 
 def _metrics(options: argparse.Namespace) -> int:

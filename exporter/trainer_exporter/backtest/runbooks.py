@@ -12,7 +12,8 @@ from trainer_exporter.backtest.rulebook import SHIPPED
 _SECTION: Final = re.compile(r"^## (.+)\n+((?:(?!## ).*\n?)*)", re.MULTILINE)
 _BULLET: Final = re.compile(r"^[*-] (.+)$", re.MULTILINE)
 _QUERIES: Final = re.compile(r"```promql\n(.*?)```", re.DOTALL)
-_BETWEEN_CAUSES: Final = re.compile(r"(?:, (?:or )?|(?<=\w)\. )(?![^()]*\))")
+_COMMAS: Final = re.compile(r"(?:, (?:or )?|(?<=\w)\. )(?![^()]*\))")
+_SEMICOLONS: Final = re.compile(r"; (?:or )?|(?<=\w)\. ")  # where the causes themselves hold commas
 _KIND: Final = re.compile(r"[a-z]+(?:_[a-z]+)+|killed|cancelled|preempted|traceback")
 
 
@@ -49,15 +50,20 @@ def runbook(alert: str) -> Runbook:
     return Runbook(
         alert,
         meaning=sections.get("Meaning", ""),
-        causes=[_sentence(cause) for cause in _BETWEEN_CAUSES.split(sections.get("Causes", "")) if cause.strip(" .")],
+        causes=_causes(sections.get("Causes", "")),
         remedies=_BULLET.findall(sections.get("Mitigation", "")),
         metrics=list(dict.fromkeys(re.findall(r"\b(?:trainer|gpu)_[a-z0-9_]+", queries))),
     )
 
 
+def _causes(text: str) -> list[str]:
+    between = _SEMICOLONS if ";" in text else _COMMAS
+    return [_sentence(cause) for cause in between.split(text) if cause.strip(" .")]
+
+
 def _sentence(cause: str) -> str:
     words = cause.strip().rstrip(".")
-    return words[:1].lower() + words[1:] if words[1:2].islower() else words
+    return words[:1].lower() + words[1:] if words[1:2].islower() or words[1:2] == " " else words
 
 
 def _rank(remedy: str, seen: Collection[str]) -> int:
