@@ -52,6 +52,7 @@ OWNERS = {
     "watchdog": {"sources"},
     "tensorboard": {"sources"},
     "mlflow": {"sources"},
+    "matplotlib": {"backtest"},
     "grpc": {"attribution"},
 }
 
