@@ -52,6 +52,10 @@ def values(items: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return [item for item in measured if item.keys() - {"line", "format", "stamp", "stamp_zoned", "starts"}]
 
 
+def one_of(hints: Sequence[bytes], line: bytes) -> bool:
+    return any(hint in line for hint in hints)
+
+
 def is_claim(one: Format, text: str) -> bool:
     """Whether a format calls a line its own, and not just an announcement that others print too."""
     if not one.sniff(text):
@@ -82,6 +86,18 @@ def test_a_fixture_is_claimed_by_its_own_format_alone(path: Path) -> None:
 
     assert claiming <= {own}
     assert {item["format"] for item in values(said(path)) if "format" in item} <= {own}
+
+
+def test_a_line_that_shows_a_format_holds_one_of_its_hints() -> None:
+    raw = {line for path in CASES for line in (path / "input.log").read_bytes().split(b"\n")}
+    pieces = {piece for line in raw for piece in envelope.redraws(envelope.without_terminal(line.decode("utf-8", "replace")))}
+    lines = {piece.encode(): envelope.unwrapped(piece, 1).text for piece in pieces}
+    beneath = [detail for one in registry() if one.beneath for detail in one.details]  # a library may have spoken before its program
+
+    sought = {one: (*one.hints, *beneath) for one in registry()}
+    unseen = [(one.name, line) for one in sought for line, text in lines.items() if not one_of(sought[one], line) and one.sniff(text)]
+
+    assert unseen == []
 
 
 @pytest.mark.parametrize("path", CASES, ids=case_id)

@@ -145,8 +145,8 @@ class Composer:
 def _sniff(text: str) -> bool:
     if text.startswith("\t "):
         found = _FIGURE.match(text)
-        return found is not None and (found["key"] in _FIELDS or found["key"] == _INDEX)
-    return text.startswith("[metric][batch=") and _FILED.match(text) is not None
+        return found is not None and (found["key"] == _INDEX or ("oss" in found["key"] and found["key"] in _FIELDS))
+    return text.startswith("[metric][batch=") and "oss" in text and _FILED.match(text) is not None
 
 
 FORMAT: Final = Format(

@@ -133,7 +133,7 @@ def _said(line: Line, printed: dict[str, str | None]) -> Record:
 
 
 def _sniff(text: str) -> bool:
-    return any(one.match(text) is not None for one in (_PPO, _OF_RANK_0, _EVALUATING, _EPOCH, _MEAN, _SCRIPTS))
+    return any(one.match(text) is not None for one in (_PPO, _PPO_BEGIN, _OF_RANK_0, _EVALUATING, _MEAN, _SCRIPTS))
 
 
 FORMAT: Final = Format(

@@ -160,7 +160,7 @@ def _put(fields: dict[str, float], printed: str, value: str) -> None:
 def _sniff(text: str) -> bool:
     if " arguments ---" in text:
         return _DUMP_BEGIN.match(text) is not None
-    return "samples/sec: " in text and _HEAD.match(text) is not None
+    return "samples/sec: " in text and "oss" in text and _HEAD.match(text) is not None
 
 
 FORMAT: Final = Format(

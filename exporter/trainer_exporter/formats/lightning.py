@@ -216,7 +216,7 @@ def _results(printed: dict[str, str]) -> tuple[dict[str, float], dict[str, float
 def _sniff(text: str) -> bool:
     if text.startswith("Epoch ") and "it/s" in text:
         if "━" in text:
-            return _RICH.match(text) is not None
+            return "oss" in text and _RICH.match(text) is not None
         return "v_num=" in text and "reduced_train_loss" not in text
     # NeMo 2 prints this too, of checkpoints that are directories.
     return text.startswith("Epoch ") and ", global step " in text and ".ckpt" in text and _MONITORED.match(text) is not None

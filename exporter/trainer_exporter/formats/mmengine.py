@@ -216,7 +216,7 @@ def _is_json(text: str) -> bool:
 
 def _sniff(text: str) -> bool:
     if text.startswith("{"):
-        return _is_json(text)
+        return "oss" in text and _is_json(text)
     prefix = _PREFIX.match(text)
     head = _TRAINING.match(text if prefix is None else text[prefix.end() :])
     return head is not None and ": " in text[head.end() :]

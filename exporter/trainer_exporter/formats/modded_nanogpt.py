@@ -71,12 +71,16 @@ class ModdedNanogpt:
 
 
 def _sniff(text: str) -> bool:
+    return "oss" in text and _is_step(text)
+
+
+def _is_step(text: str) -> bool:
     return text.startswith("step:") and _STEP.match(text) is not None
 
 
 def _opens(lines: Sequence[str]) -> bool:
     """A file cut in the middle may show no loss for hundreds of lines."""
-    return _sniff(lines[-1])
+    return _is_step(lines[-1])
 
 
 FORMAT: Final = Format(

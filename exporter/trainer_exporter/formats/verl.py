@@ -164,9 +164,9 @@ def _saved(step: int, found: dict[str, float | None]) -> Checkpoint | None:
 
 def _sniff(text: str) -> bool:
     if text.startswith(("step:", _TITLE)):
-        return _STEP_LINE.search(text) is not None
+        return "oss" in text and _STEP_LINE.search(text) is not None
     if text.startswith("{"):
-        return _JSON.match(text) is not None and "/" in text
+        return "oss" in text and _JSON.match(text) is not None and "/" in text
     return text.startswith("Size of train ") and _BEGINS.match(text) is not None
 
 
