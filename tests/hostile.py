@@ -9,6 +9,7 @@ import random
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
 from pathlib import Path
 from types import MappingProxyType
 
@@ -141,12 +142,17 @@ def mutants(seed: int) -> Iterator[bytes]:
         ).replace(b"\n", b" ")
 
 
-def unprinted(record: Record, text: bytes) -> list[str]:
+@lru_cache(maxsize=4096)
+def printed(line: bytes) -> frozenset[float | None]:
+    """The numbers that stand in a line."""
+    text = envelope.without_terminal(line.decode("utf-8", "replace"))
+    return frozenset(number(found[0]) for found in re.finditer(NUMBER, text))
+
+
+def unprinted(record: Record, lines: Sequence[bytes]) -> list[str]:
     """Of the values that no trainer computes, those that stand in none of the lines."""
-    lines = [envelope.without_terminal(line) for line in text.decode("utf-8", "replace").split("\n")]
-    printed = {number(found[0]) for line in lines for found in re.finditer(NUMBER, line)}
     asked = {name: record.fields[name] for name in ("loss", "grad_norm") if name in record.fields}
-    return [name for name, value in asked.items() if value not in printed and not math.isnan(value)]
+    return [name for name, value in asked.items() if not math.isnan(value) and not any(value in printed(line) for line in reversed(lines))]
 
 
 def readers() -> Iterator[tuple[str, Callable[[str], object]]]:
