@@ -21,7 +21,7 @@ from trainer_exporter.allotment import allocations
 from trainer_exporter.attribution import States
 from trainer_exporter.catalogue import catalogue
 from trainer_exporter.clock import Clock, SystemClock
-from trainer_exporter.config import Config, listen_address
+from trainer_exporter.config import Config, listen_address, web_security
 from trainer_exporter.errors import TrainerExporterError
 from trainer_exporter.feeds import Feeds, Tools
 from trainer_exporter.gpu.poller import KernelPlaces, Poller, launcher
@@ -30,6 +30,7 @@ from trainer_exporter.health import Health
 from trainer_exporter.metrics import allocations as given
 from trainer_exporter.metrics import daemon, gpus, hangs, processes, runs, status
 from trainer_exporter.metrics.family import Sample
+from trainer_exporter.metrics.gate import Gate
 from trainer_exporter.metrics.page import Page, SampleSource
 from trainer_exporter.metrics.server import Handler, Response, Server
 from trainer_exporter.model import Evidence, FileStatus, GpuSnapshot, NodeStatus, RunProcesses
@@ -102,7 +103,7 @@ class App:
             else None
         )
         host, port = listen_address(config.web.listen_address, file=config.file, key="web.listen_address")
-        self._server = Server(host, port, routes=self._routes(), health=self._health)
+        self._server = Server(host, port, routes=self._routes(), health=self._health, gate=self._gate(config.web.config_file))
         work = {"scout": self._look_around, "tail": self._tail, "saves": self._watch_saves}
         if self._allocations.are_known:
             work["allocations"] = self._watch_allocations
@@ -232,6 +233,9 @@ class App:
 
     def _gpus(self) -> GpuSnapshot:
         return self._poller.snapshot() if self._poller is not None else GpuSnapshot()
+
+    def _gate(self, path: str) -> Gate | None:
+        return Gate(lambda: web_security(path), path=path, clock=self._clock, health=self._health) if path else None
 
     def _routes(self) -> dict[tuple[str, str], Handler]:
         page = Page(self._collectors(), health=self._health)

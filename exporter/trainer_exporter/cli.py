@@ -81,6 +81,7 @@ def _add_serve(serve: argparse.ArgumentParser) -> None:
     serve.add_argument("paths", nargs="*", metavar="PATH", help="a file, a directory or a glob; none: what the configuration names")
     serve.add_argument("--config.file", dest="config_file", metavar="FILE", help=f"default: {config.DEFAULT_PATH}, if it is there")
     serve.add_argument("--web.listen-address", dest="listen_address", metavar="ADDRESS", help="host:port or :port; default :19400")
+    serve.add_argument("--web.config.file", dest="web_config", metavar="FILE", help="TLS and users, in exporter-toolkit's format")
     serve.add_argument("--web.enable-lifecycle", dest="lifecycle", action="store_true", help="allow POST /-/reload")
     serve.add_argument("--no-gpu", dest="gpu", action="store_false", help="leave NVML alone")
     serve.add_argument(
@@ -142,6 +143,8 @@ def _configuration(options: argparse.Namespace) -> config.Config:
     if options.listen_address is not None:
         config.listen_address(options.listen_address, file="command line", key="--web.listen-address")
         web = replace(web, listen_address=options.listen_address)
+    if options.web_config is not None:
+        web = replace(web, config_file=options.web_config)
     if options.lifecycle:
         web = replace(web, enable_lifecycle=True)
     return replace(loaded, web=web)
@@ -158,6 +161,8 @@ def _check_config(options: argparse.Namespace) -> int:
 
     loaded = config.load(options.file)
     catalogue(loaded)
+    if loaded.web.config_file:
+        config.web_security(loaded.web.config_file)
     counts = [(len(loaded.sources), "source"), *([(len(loaded.formats), "format")] if loaded.formats else [])]
     print(f"{options.file}: OK, " + ", ".join(f"{count} {thing}" + ("" if count == 1 else "s") for count, thing in counts))
     for spec in loaded.formats:

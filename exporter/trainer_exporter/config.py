@@ -17,8 +17,9 @@ from trainer_exporter.config_evidence import EvidenceConfig, evidence
 from trainer_exporter.config_formats import formats
 from trainer_exporter.config_model import ModelConfig, model
 from trainer_exporter.config_section import Section, shown
+from trainer_exporter.config_web import security
 from trainer_exporter.errors import ConfigError
-from trainer_exporter.model import FormatSpec
+from trainer_exporter.model import FormatSpec, WebSecurity
 
 DEFAULT_PATH = "/etc/trainer-exporter/config.yml"
 OWNERS = ("auto", "here")
@@ -95,6 +96,7 @@ class WebConfig:
 
     listen_address: str = ":19400"
     enable_lifecycle: bool = False
+    config_file: str = ""  # in exporter-toolkit's format: TLS, users, headers; "": plain HTTP for everybody
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +138,11 @@ def parse(text: str, *, file: str) -> Config:
     )
     root.finish(field.name for field in fields(Config) if field.name != "file")
     return config
+
+
+def web_security(path: str) -> WebSecurity:
+    """The web configuration in a file of exporter-toolkit's format; ConfigError where it cannot be kept."""
+    return security(Section(path, "", _tree(_read(path), path)), directory=Path(path).parent)
 
 
 def listen_address(text: str, *, file: str, key: str) -> tuple[str, int]:
@@ -232,13 +239,25 @@ def _web(section: Section) -> WebConfig:
     web = WebConfig(
         listen_address=section.text("listen_address") or defaults.listen_address,
         enable_lifecycle=section.boolean("enable_lifecycle", default=False),
+        config_file=section.text("config_file"),
     )
     listen_address(web.listen_address, file=section.file, key="web.listen_address")
-    section.finish(("listen_address", "enable_lifecycle"))
+    section.finish(("listen_address", "enable_lifecycle", "config_file"))
     return web
 
 
-class _UniqueKeys(yaml.SafeLoader):
+class _Told(yaml.SafeLoader):
+    """A scalar that its tag does not fit makes SafeLoader fail with whatever came up; here it is an error with its place."""
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:  # noqa: FBT001, FBT002 - PyYAML's own signature
+        try:
+            return super().construct_object(node, deep)
+        except (ValueError, KeyError, IndexError, AttributeError, TypeError) as error:
+            kind = node.tag.rpartition(":")[2]
+            raise yaml.constructor.ConstructorError(None, None, f"a value that is no {kind}", node.start_mark) from error
+
+
+class _UniqueKeys(_Told):
     """YAML keeps the last of two equal keys without a word; here the second one is an error."""
 
 
@@ -268,7 +287,7 @@ def _read(path: str) -> str:
 
 def document(path: str | Path) -> Mapping[str, Any]:
     """A YAML file of somebody else's shape, as it is: Prometheus's rules, which may merge mappings."""
-    return _tree(_read(str(path)), str(path), loader=yaml.SafeLoader)
+    return _tree(_read(str(path)), str(path), loader=_Told)
 
 
 def _tree(text: str, file: str, *, loader: type[yaml.SafeLoader] = _UniqueKeys) -> Mapping[str, Any]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import enum
 import re
+import ssl
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -237,6 +238,7 @@ class GpuIdentity:
     serial: str = ""
     pci_bus_id: str = ""
     driver_version: str = ""
+    minor: str = ""  # number of its device, /dev/nvidiaN
     parent_uuid: str = ""
     gpu_instance: str = ""
     compute_instance: str = ""
@@ -466,3 +468,16 @@ class NodeStatus:
     dropped: Mapping[str, int]
     gpu_enabled: bool = True
     evidence: Sequence[Evidence] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class WebSecurity:
+    """Who may talk to the daemon, and how. With all defaults: anybody, in plain HTTP."""
+
+    context: ssl.SSLContext | None = None  # None: no TLS
+    allowed_sans: frozenset[str] = frozenset()  # names of which a client's certificate must bear one; none: it needs no name
+    users: Mapping[str, str] = field(default_factory=dict)  # name -> bcrypt hash; none: nobody is asked
+    headers: Mapping[str, str] = field(default_factory=dict)  # of every response
+    interval_s: float = 0.0  # between two requests in the long run; 0: as many as come
+    burst: int = 0  # requests that may come at once
+    files: tuple[str, ...] = ()  # that it was made of, beside its own

@@ -34,7 +34,8 @@ COMPOSITION = {
 # Boxes that another box is built on.
 ALLOWED = {
     "config_model": {"config_section", "gpu"},  # a configured card is one whose peak is known
-    "config": {"config_evidence", "config_formats", "config_model", "config_section"},
+    "config_web": {"config_section"},
+    "config": {"config_web", "config_evidence", "config_formats", "config_model", "config_section"},
     "config_evidence": {"config_section"},
     "config_formats": {"config_section", "patterns"},
     "intake": {"envelope", "formats", "incidents", "candidates", "halves", "private", "torn"},
@@ -52,6 +53,7 @@ OWNERS = {
     "watchdog": {"sources"},
     "tensorboard": {"sources"},
     "mlflow": {"sources"},
+    "bcrypt": {"config_web", "metrics"},
     "matplotlib": {"backtest"},
     "grpc": {"attribution"},
 }

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import logging
 import socket
 import threading
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from email.message import Message
@@ -15,11 +17,14 @@ from urllib.parse import urlsplit
 
 from trainer_exporter.errors import TrainerExporterError
 from trainer_exporter.health import Health
+from trainer_exporter.metrics.gate import DEFAULT_HEADERS, Gate
 
 log = logging.getLogger(__name__)
 
 MAX_CONNECTIONS = 64
-SOCKET_TIMEOUT_S = 10.0
+PATIENCE_S = 10.0  # for a request from its first byte to its last, and for each write of the answer
+TLS_BEGINS = b"\x16"  # first byte of a handshake (RFC 8446, 5.1)
+NOT_TLS = b"HTTP/1.0 400 Bad Request\r\nContent-Type: text/plain\r\n\r\nthis port speaks HTTPS\n"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +42,18 @@ Handler = Callable[[Message], Response]  # from request headers
 class Server:
     """Serves routes, by (method, path), on one address; port 0 takes a free one."""
 
-    def __init__(self, host: str, port: int, *, routes: Mapping[tuple[str, str], Handler], health: Health) -> None:
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        *,
+        routes: Mapping[tuple[str, str], Handler],
+        health: Health,
+        gate: Gate | None = None,
+        patience_s: float = PATIENCE_S,
+    ) -> None:
         try:
-            self._http = _Http((host, port), routes, health)
+            self._http = _Http((host, port), routes, health=health, gate=gate, patience_s=patience_s)
         except OSError as error:
             reason = error.strerror or str(error)
             raise TrainerExporterError(
@@ -68,11 +82,15 @@ class _Http(ThreadingHTTPServer):
     block_on_close = False
     request_queue_size = 64
 
-    def __init__(self, address: tuple[str, int], routes: Mapping[tuple[str, str], Handler], health: Health) -> None:
+    def __init__(
+        self, address: tuple[str, int], routes: Mapping[tuple[str, str], Handler], *, health: Health, gate: Gate | None, patience_s: float
+    ) -> None:
         if (not address[0] and socket.has_dualstack_ipv6()) or ":" in address[0]:
             self.address_family = socket.AF_INET6
         self.routes = routes
         self.health = health
+        self.gate = gate
+        self.patience_s = patience_s
         self._slots = threading.BoundedSemaphore(MAX_CONNECTIONS)
         super().__init__(address, _Request)
 
@@ -94,9 +112,34 @@ class _Http(ThreadingHTTPServer):
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         try:
-            super().process_request_thread(request, client_address)
+            if (secured := self._secured(request)) is not None:
+                super().process_request_thread(secured, client_address)
         finally:
             self._slots.release()
+
+    def _secured(self, request: socket.socket) -> socket.socket | None:
+        """The connection with TLS where that is spoken; None, and closed, where the client does not keep to it."""
+        context = self.gate.security().context if self.gate is not None else None
+        if self.gate is None or context is None:
+            return request
+        request.settimeout(self.patience_s)
+        secured: socket.socket = request
+        try:
+            if request.recv(1, socket.MSG_PEEK) != TLS_BEGINS:
+                request.sendall(NOT_TLS)
+                self._refuse(request, "plain_http")
+                return None
+            secured = context.wrap_socket(request, server_side=True)
+            if self.gate.admits(secured):
+                return secured
+            self._refuse(secured, "client_name")
+        except OSError as error:  # ssl's errors are some
+            self._refuse(secured, "timeout" if isinstance(error, TimeoutError) else "handshake")
+        return None
+
+    def _refuse(self, request: socket.socket, reason: str) -> None:
+        self.health.count("tls", reason)
+        self.shutdown_request(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         log.debug("a client went away", exc_info=True)
@@ -105,9 +148,17 @@ class _Http(ThreadingHTTPServer):
 class _Request(BaseHTTPRequestHandler):
     server: _Http
     protocol_version = "HTTP/1.1"
-    timeout = SOCKET_TIMEOUT_S
     server_version = "trainer-exporter"
     sys_version = ""
+
+    def setup(self) -> None:
+        super().setup()
+        self._patient = _Patient(self.connection, self.server.patience_s)
+        self.rfile = io.BufferedReader(self._patient)
+
+    def handle_one_request(self) -> None:
+        self._patient.begin()
+        super().handle_one_request()
 
     def do_GET(self) -> None:
         self._answer("GET")
@@ -120,6 +171,11 @@ class _Request(BaseHTTPRequestHandler):
         self._answer("POST")
 
     def _answer(self, method: str, *, body: bool = True) -> None:
+        self.connection.settimeout(self.server.patience_s)
+        refused = self.server.gate.refusal(self.headers) if self.server.gate is not None else None
+        if refused is not None:
+            self._send(Response(f"{refused.value} {refused.phrase}\n".encode(), status=refused), body=body)
+            return
         path = urlsplit(self.path).path
         handler = self.server.routes.get((method, path))
         if handler is None:
@@ -136,9 +192,36 @@ class _Request(BaseHTTPRequestHandler):
         self.send_response(response.status)
         self.send_header("Content-Type", response.content_type)
         self.send_header("Content-Length", str(len(response.body)))
+        if response.status is HTTPStatus.UNAUTHORIZED:
+            self.send_header("WWW-Authenticate", 'Basic realm="trainer-exporter", charset="UTF-8"')
+        for name, text in (self.server.gate.headers() if self.server.gate is not None else DEFAULT_HEADERS).items():
+            self.send_header(name, text)
         self.end_headers()
         if body:
             self.wfile.write(response.body)
 
     def log_message(self, format: str, *args: Any) -> None:
         log.debug(format, *args)
+
+
+class _Patient(io.RawIOBase):
+    """What a client sends, for as long as one request may take: a byte now and then does not keep a connection for ever."""
+
+    def __init__(self, connection: socket.socket, patience_s: float) -> None:
+        self._connection = connection
+        self._patience_s = patience_s
+        self._deadline = 0.0
+
+    def begin(self) -> None:
+        """The next request may take its time."""
+        self._deadline = time.monotonic() + self._patience_s
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        left = self._deadline - time.monotonic()
+        if left <= 0:
+            raise TimeoutError("the request took too long")
+        self._connection.settimeout(left)
+        return self._connection.recv_into(buffer)
