@@ -43,6 +43,7 @@ status nvmlDeviceGetMemoryInfo_v2(void *device, memory_v2 *info) {
         return SUCCESS;                               \
     }
 
+PLAIN(nvmlDeviceGetMinorNumber, "minor", u32, "minor", slot)
 PLAIN(nvmlDeviceGetPowerUsage, "power", u32, "power_mw", 62000)
 PLAIN(nvmlDeviceGetEnforcedPowerLimit, "power_limit", u32, "power_limit_mw", 400000)
 PLAIN(nvmlDeviceGetTotalEnergyConsumption, "energy", u64, "energy_mj", 0)

@@ -33,6 +33,7 @@ def test_eight_healthy_cards_are_read_in_base_units(driver: fake.FakeDriver, nod
     card = reading_of(snapshot, 5)
     assert (snapshot.devices, snapshot.devices_expected, snapshot.driver, snapshot.child_alive) == (8, 8, "", True)
     assert (card.identity.index, card.identity.name, card.identity.pci_bus_id) == (5, "NVIDIA A100-SXM4-80GB", "00000000:15:00.0")
+    assert (card.identity.driver_version, card.identity.minor) == ("570.86.10", "5")
     assert card.memory_bandwidth_utilization_ratio == 0.31
     assert card.memory == GpuMemory(total_bytes=80 << 30, used_bytes=70 << 30, reserved_bytes=600 << 20)
     assert (card.power_watts, card.power_limit_watts, card.energy_joules) == (395.5, 400.0, 12_000.5)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -89,6 +90,21 @@ def test_what_the_kubelet_gave_is_known_by_card_and_kept_for_an_hour_while_it_is
     clock.advance(1)
     assert (asked.of(seen), asked.allocatable(seen)) == ((), {})
     assert health.snapshot().errors
+
+
+def test_a_kubelet_that_names_device_files_means_the_cards_behind_them(server: fake.Kubelet) -> None:
+    asked = Allocations(ManualClock(), kubelet=Kubelet(str(server.socket), Health()))
+    server.pods = [fake.pod("ml", "a", main={"nvidia.com/gpu": ["nvidia1", "nvidia0/gi7"]})]
+    server.allocatable = ["nvidia0/gi7", "nvidia1"]
+    server.start()
+    numbers = {"GPU-0": "0", "MIG-07": "0", "GPU-1": "2", "GPU-2": "1", "GPU-3": ""}
+
+    asked.look()
+
+    readings = [card(0), part(0, "7"), card(1), card(2), card(3)]
+    seen = node(*(replace(each, identity=replace(each.identity, minor=numbers[each.identity.uuid])) for each in readings))
+    assert [each.uuid for each in asked.of(seen)] == ["GPU-2", "MIG-07"]
+    assert asked.allocatable(seen) == {("MIG-07", 0): True, ("GPU-1", 1): False, ("GPU-2", 2): True, ("GPU-3", 3): False}
 
 
 def test_a_directory_of_jobs_is_read_by_gpu_and_by_mig_instance(tmp_path: Path) -> None:

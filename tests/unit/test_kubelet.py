@@ -32,6 +32,7 @@ def test_each_gpu_is_given_with_its_container_whatever_the_resource_is_called(se
         fake.pod("ml", "llama-worker-0", trainer={"nvidia.com/gpu": [f"{GPU}0", f"{GPU}1"]}, sidecar={}),
         fake.pod("dev", "notebook", jupyter=shared),
         fake.pod("dev", "small", main={"nvidia.com/mig-1g.10gb": ["MIG-11111111-2222-3333-4444-555555555555"]}),
+        fake.pod("gke", "sliced", main={"nvidia.com/gpu": ["nvidia0", "nvidia3/gi1", "nvidia4/vgpu1", "nvidia4/gi2/vgpu0", "nvidia-x"]}),
         fake.pod("kube-system", "dns", coredns={}),
     ]
     server.allocatable = [f"{GPU}0", f"{GPU}1", f"{GPU}2::0", f"{GPU}2::1"]
@@ -46,6 +47,7 @@ def test_each_gpu_is_given_with_its_container_whatever_the_resource_is_called(se
             Granted(f"{GPU}1", "llama-worker-0", "ml", "trainer"),
             Granted(f"{GPU}2", "notebook", "dev", "jupyter"),
             Granted("MIG-11111111-2222-3333-4444-555555555555", "small", "dev", "main"),
+            *(Granted(device, "sliced", "gke", "main") for device in ("nvidia0", "nvidia3/gi1", "nvidia4", "nvidia4/gi2")),
         ),
         frozenset({f"{GPU}0", f"{GPU}1", f"{GPU}2"}),
     )

@@ -62,9 +62,10 @@ class Allocations:
         answer = self._answer()
         if answer is None or not answer.allocatable:
             return {}
-        cut = {reading.identity.parent_uuid for reading in snapshot.readings}
-        whole = (reading.identity for reading in snapshot.readings if reading.identity.uuid not in cut)
-        return {(card.uuid, card.index): card.uuid in answer.allocatable for card in whole}
+        cards = [reading.identity for reading in snapshot.readings]
+        cut = {card.parent_uuid for card in cards}
+        given = {card.uuid for name, card in _by_device(cards).items() if name in answer.allocatable}
+        return {(card.uuid, card.index): card.uuid in given for card in cards if card.uuid not in cut}
 
     def _answer(self) -> Answer | None:
         seen = self._seen
@@ -72,17 +73,24 @@ class Allocations:
 
     def _from_kubelet(self, cards: Sequence[GpuIdentity]) -> Iterator[GpuAllocation]:
         answer = self._answer()
-        index = {card.uuid: card.index for card in cards}
+        by_device = _by_device(cards)
         for device, pod, namespace, container in answer.granted if answer is not None else ():
-            if device in index:
+            card = by_device.get(device)
+            if card is not None:
                 names = {"pod": sanitise(pod), "namespace": sanitise(namespace), "container": sanitise(container)}
-                yield GpuAllocation(device, index[device], KUBELET, **names)
+                yield GpuAllocation(card.uuid, card.index, KUBELET, **names)
 
     def _from_mapping(self, cards: Sequence[GpuIdentity]) -> Iterator[GpuAllocation]:
         jobs = self._seen.jobs or {}
         for card in cards:
             name = f"{card.index}.{card.gpu_instance}" if card.parent_uuid else str(card.index)
             yield from (GpuAllocation(card.uuid, card.index, JOB_MAPPING, job_id=job) for job in jobs.get(name, ()))
+
+
+def _by_device(cards: Sequence[GpuIdentity]) -> Mapping[str, GpuIdentity]:
+    """Cards and instances by all names that a kubelet may have for them."""
+    by_number = {f"nvidia{card.minor}" + (f"/gi{card.gpu_instance}" if card.parent_uuid else ""): card for card in cards if card.minor}
+    return by_number | {card.uuid: card for card in cards}
 
 
 def believed(allocations: Sequence[GpuAllocation], owners: Sequence[GpuOwner]) -> tuple[GpuAllocation, ...]:

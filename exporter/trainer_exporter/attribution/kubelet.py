@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
@@ -22,6 +23,7 @@ TIMEOUT_S: Final = 5.0
 LARGEST_ANSWER: Final = 16 << 20
 MOST_DEVICES: Final = 4096
 LIST: Final = "/v1.PodResourcesLister/List"
+_GPU: Final = re.compile(r"((?:GPU|MIG)-[\w/.-]+|nvidia\d+(?:/gi\d+)?)(?:::\d+|/vgpu\d+)?$")
 ALLOCATABLE: Final = "/v1.PodResourcesLister/GetAllocatableResources"
 
 
@@ -37,7 +39,7 @@ class MissingGrpcError(TrainerExporterError):
 class Granted(NamedTuple):
     """A device and the container that it was given to."""
 
-    device: str  # UUID of a GPU or of a MIG instance
+    device: str  # UUID of a GPU or of a MIG instance; from GKE's plugin "nvidia3" or "nvidia3/gi1", by the number of the device file
     pod: str
     namespace: str
     container: str
@@ -104,7 +106,7 @@ class Kubelet:
             if refused.reason in {"unimplemented", "unknown"}:
                 return None
             raise
-        return frozenset(uuid for devices in messages(answer, 1) for uuid in _uuids(devices))
+        return frozenset(gpu for devices in messages(answer, 1) for gpu in _gpus(devices))
 
     def _call(self, channel: Any, method: str) -> bytes:
         import grpc
@@ -123,12 +125,12 @@ def _granted(answer: bytes) -> Iterator[Granted]:
         name, namespace = text(pod, 1), text(pod, 2)
         for container in messages(pod, 3):
             for devices in messages(container, 2):
-                yield from (Granted(uuid, name, namespace, text(container, 1)) for uuid in _uuids(devices))
+                yield from (Granted(gpu, name, namespace, text(container, 1)) for gpu in _gpus(devices))
 
 
-def _uuids(devices: bytes) -> Iterator[str]:
-    """The GPUs of a ContainerDevices, by UUID, whatever the resource is called; a share of a GPU (time slicing) is the GPU's."""
+def _gpus(devices: bytes) -> Iterator[str]:
+    """The GPUs of a ContainerDevices, whatever the resource is called; a share of one (time slicing) is the GPU's or the instance's."""
     for device in messages(devices, 2):
-        uuid = device.decode(errors="replace").partition("::")[0]
-        if uuid.startswith(("GPU-", "MIG-")):
-            yield uuid
+        found = _GPU.match(device.decode(errors="replace"))
+        if found is not None:
+            yield found[1]

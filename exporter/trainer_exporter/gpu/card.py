@@ -92,11 +92,12 @@ def cards_of(driver: Driver, *, throughput: bool = False) -> list[Card]:
     """The cards that answer, each with its MIG instances. Raises GpuError when the driver cannot even count them."""
     found, version = [], driver.version()
     for index, uuid, device in driver.devices():
-        pci = device.ask("nvmlDeviceGetPciInfo")
+        pci, minor = device.ask("nvmlDeviceGetPciInfo"), device.ask("nvmlDeviceGetMinorNumber")
         facts = {
             "serial": device.ask("nvmlDeviceGetSerial") or "",
             "pci_bus_id": _text(pci.busId).lower() if pci is not None else "",
             "driver_version": version,
+            "minor": "" if minor is None else str(minor),
         }
         parts = _instances(device)
         # The processes of a card that is cut up are those of its parts, and are told with them.
