@@ -1,7 +1,8 @@
 """What reading eight cards costs, and what a scrape feels of one that hangs: ``python tests/bench/gpus.py [SECONDS]``.
 
 On the driver of our own (tests/gpu/fake.py), so the CPU figure holds its work too: it reads its script at every call, and writes every
-call down.
+call down. On a busy machine the times of a scrape are mostly those of waiting for a processor: a page of one word, asked for at the same
+moments, shows how much; the CPU that a page costs does not depend on it.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from dataclasses import dataclass, field
 from pathlib import Path
 
 sys.path[:0] = [str(Path(__file__).parents[1] / "gpu")]
@@ -20,26 +22,54 @@ from real import INTERVAL_S, Exporter, cost, samples, until  # noqa: E402 - idem
 from scenario import FOLDER, Scenario  # noqa: E402 - idem
 
 SICK = 3
+PAGES = 300  # for the cost of one; the kernel counts CPU in steps of 10 ms
 
 
 def _is_read(exporter: Exporter, gpu: int) -> bool:
     return samples(exporter.page()).get(("gpu_collect_success", fake.uuid(gpu), ())) == 1
 
 
-def _scrapes(exporter: Exporter, seconds: float) -> tuple[list[float], float, set[int]]:
-    """How long each took, the age of the oldest reading of a healthy card, and how many of them were missed at once."""
-    took, oldest, missed = [], 0.0, {0}
+@dataclass
+class _Scrapes:
+    """How long the pages took, and the page of one word right after each."""
+
+    took: list[float] = field(default_factory=list)
+    empty: list[float] = field(default_factory=list)
+    oldest: float = 0.0  # reading of a healthy card, in seconds
+    missed: set[int] = field(default_factory=lambda: {0})  # healthy cards at once
+
+
+def _timed(exporter: Exporter, path: str) -> tuple[str, float]:
+    began = time.monotonic()
+    page = exporter.page(path)
+    return page, time.monotonic() - began
+
+
+def _scrapes(exporter: Exporter, seconds: float) -> _Scrapes:
+    found = _Scrapes()
+    healthy = [fake.uuid(gpu) for gpu in range(8) if gpu != SICK]
     end = time.monotonic() + seconds
     while time.monotonic() < end:
-        began = time.monotonic()
-        page = exporter.page()
-        took.append(time.monotonic() - began)
+        page, took = _timed(exporter, "/metrics")
+        found.took.append(took)
+        found.empty.append(_timed(exporter, "/-/healthy")[1])
         shown = samples(page)
-        healthy = [fake.uuid(gpu) for gpu in range(8) if gpu != SICK]
-        oldest = max(oldest, *(time.time() - shown["gpu_last_collect_timestamp_seconds", uuid, ()] for uuid in healthy))
-        missed.add(sum(shown["gpu_collect_success", uuid, ()] == 0 for uuid in healthy))
+        found.oldest = max(found.oldest, *(time.time() - shown["gpu_last_collect_timestamp_seconds", uuid, ()] for uuid in healthy))
+        found.missed.add(sum(shown["gpu_collect_success", uuid, ()] == 0 for uuid in healthy))
         time.sleep(0.05)
-    return took, oldest, missed
+    return found
+
+
+def _cost_of_a_page(exporter: Exporter) -> float:
+    """CPU seconds of the daemon for one page, less what it does without any."""
+    pid = exporter.process.pid
+    began, before = time.monotonic(), cost(pid)[0]
+    for _ in range(PAGES):
+        exporter.page()
+    took, used = time.monotonic() - began, cost(pid)[0] - before
+    before = cost(pid)[0]
+    time.sleep(10.0)
+    return (used - (cost(pid)[0] - before) / 10.0 * took) / PAGES
 
 
 def _calls(driver: fake.FakeDriver, seconds: float) -> float:
@@ -68,23 +98,23 @@ def main(seconds: float) -> None:
             until(lambda: all(_is_read(exporter, gpu) for gpu in range(8)), "all cards answer")
             calls = _calls(driver, 10 * INTERVAL_S)
             before, _ = cost(exporter.child())
-            calm, _, _ = _scrapes(exporter, seconds)
+            calm = _scrapes(exporter, seconds)
             after, resident = cost(exporter.child())
+            a_page = _cost_of_a_page(exporter)
             driver.set(SICK, hang=60)
             until(lambda: not _is_read(exporter, SICK), "the card that hangs is missed")
-            daemon, _ = cost(exporter.process.pid)
-            took, oldest, missed = _scrapes(exporter, min(seconds, 45.0))
-            a_scrape = (cost(exporter.process.pid)[0] - daemon) / len(took)
+            sick = _scrapes(exporter, min(seconds, 45.0))
         finally:
             driver.heal()
             exporter.stop()
     for line in (
         f"{calls:.1f} calls a card and sweep; {1000 * (after - before) / (seconds / INTERVAL_S):.1f} ms of CPU a sweep of 8 cards",
         f"reader: {resident} KiB resident",
-        f"/metrics while all answer: {_spread(calm)}",
-        f"/metrics while one hangs: {_spread(took)}",
-        f"CPU of the daemon a scrape, all its other work included: {1000 * a_scrape:.1f} ms",
-        f"healthy cards missed: {max(missed)}; their oldest reading: {oldest:.1f} s, read every {INTERVAL_S:g} s",
+        f"/metrics while all answer: {_spread(calm.took)}",
+        f"/metrics while one hangs: {_spread(sick.took)}",
+        f"a page of one word at the same moments: {_spread(calm.empty)}; {_spread(sick.empty)}",
+        f"a page costs {1000 * a_page:.1f} ms of CPU",
+        f"healthy cards missed: {max(sick.missed)}; their oldest reading: {sick.oldest:.1f} s, read every {INTERVAL_S:g} s",
     ):
         sys.stdout.write(f"{line}\n")
 

@@ -109,8 +109,8 @@ class Exporter:
             self.process = subprocess.Popen(command, stdout=log, stderr=log)
         self._port = until(self._find_port, "the exporter serves")
 
-    def page(self) -> str:
-        with urllib.request.urlopen(f"http://127.0.0.1:{self._port}/metrics", timeout=10) as answer:
+    def page(self, path: str = "/metrics") -> str:
+        with urllib.request.urlopen(f"http://127.0.0.1:{self._port}{path}", timeout=10) as answer:
             return str(answer.read().decode())
 
     def child(self) -> int:
