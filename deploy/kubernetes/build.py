@@ -64,6 +64,13 @@ def inhibition(rule: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+def interval(given: Any) -> Any:
+    """A time interval in the operator's form: the same, but for its keys."""
+    if isinstance(given, dict):
+        return {camel(key): interval(value) for key, value in given.items()}
+    return [interval(one) for one in given] if isinstance(given, list) else given
+
+
 def camel(key: str) -> str:
     first, *rest = key.split("_")
     return first + "".join(word.capitalize() for word in rest)
@@ -72,7 +79,9 @@ def camel(key: str) -> str:
 def routes() -> str:
     """Route and inhibitions of alertmanager.yml for the AlertmanagerConfig."""
     loaded = yaml.safe_load(ALERTMANAGER.read_text(encoding="utf-8"))
-    spec = {"route": route(loaded["route"]), "inhibitRules": [inhibition(rule) for rule in loaded["inhibit_rules"]]}
+    spec: dict[str, Any] = {"route": route(loaded["route"]), "inhibitRules": [inhibition(rule) for rule in loaded["inhibit_rules"]]}
+    if "time_intervals" in loaded:
+        spec["muteTimeIntervals"] = interval(loaded["time_intervals"])
     made = "# Made by deploy/kubernetes/build.py from alertmanager/alertmanager.yml; edit that.\n"
     return made + yaml.safe_dump(spec, sort_keys=False, width=140)
 

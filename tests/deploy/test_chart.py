@@ -195,7 +195,8 @@ def _matchers(given: list[Mapping[str, str]]) -> list[str]:
 
 def _route(given: Mapping[str, Any]) -> dict[str, Any]:
     """As prometheus-operator writes a route into Alertmanager's file; KeyError for a key that it does not know."""
-    known = {**_CAMEL, "receiver": "receiver", "matchers": "matchers", "routes": "routes", "continue": "continue"}
+    own = {"receiver": "receiver", "matchers": "matchers", "routes": "routes", "continue": "continue"}
+    known = {**_CAMEL, **own, "muteTimeIntervals": "mute_time_intervals"}
     made = {known[key]: value for key, value in given.items()}
     if "matchers" in made:
         made["matchers"] = _matchers(made["matchers"])
@@ -210,7 +211,19 @@ def as_alertmanager(spec: Mapping[str, Any]) -> dict[str, Any]:
         {"source_matchers": _matchers(one["sourceMatch"]), "target_matchers": _matchers(one["targetMatch"]), "equal": one["equal"]}
         for one in spec["inhibitRules"]
     ]
-    return {"route": _route(spec["route"]), "inhibit_rules": inhibitions, "receivers": [{"name": one["name"]} for one in spec["receivers"]]}
+    times = {"startTime": "start_time", "endTime": "end_time", "timeIntervals": "time_intervals", "daysOfMonth": "days_of_month"}
+
+    def interval(given: Any) -> Any:
+        if isinstance(given, dict):
+            return {times.get(key, key): interval(value) for key, value in given.items()}
+        return [interval(one) for one in given] if isinstance(given, list) else given
+
+    return {
+        "route": _route(spec["route"]),
+        "inhibit_rules": inhibitions,
+        "receivers": [{"name": one["name"]} for one in spec["receivers"]],
+        "time_intervals": interval(spec.get("muteTimeIntervals", [])),
+    }
 
 
 def label_sets() -> Iterator[str]:
@@ -231,6 +244,7 @@ def test_alerts_go_where_they_go_without_the_operator(tmp_path: Path, shipped: l
 
     plain = REPOSITORY / "alertmanager" / "alertmanager.yml"
     assert own == {labels: build.RECEIVERS[routed(plain, labels)] for labels in label_sets()}
+    assert as_alertmanager(resource["spec"])["time_intervals"] == yaml.safe_load(plain.read_text()).get("time_intervals", [])
     assert set(own.values()) == {"page", "ticket", "watchdog", "nobody"}
 
 
