@@ -70,14 +70,15 @@ def build() -> Dashboard:
     )
     page.variables(
         source_variable(),
-        label_variable("cluster", "Cluster", "run:state:code", many=True),
+        label_variable("job", "Job", "trainer_run_phase", many=True),
+        label_variable("cluster", "Cluster", 'trainer_run_phase{job=~"$job"}', many=True),
         label_variable("team", "Team", f"run:state:code{{{HERE}}}", many=True),
         # The runs that need help first, by the rules' own order, so that the anatomy is of the worst without a click.
         _worst_first(),
     )
     for panel in (_pages(), _tickets(), _hung(), _crashed(), _gpus(), _watch()):
         page.add(panel, width=4, height=4)
-    page.add(_incidents(), width=24, height=13)
+    page.add(_incidents(), width=24, height=10)
     anatomy(page)
     _changes(page)
     return page.build()
@@ -182,7 +183,7 @@ def _dressed(panel: Any) -> Any:
     panel.override_by_name("severity", [*painted(SEVERITIES), option("custom.width", 80)])
     panel.override_by_name("age", [option("unit", "s"), option("decimals", 0), option("custom.width", 80)])
     summary, remedy = (option("mappings", in_words(annotation)) for annotation in ("summary", "remedy"))
-    panel.override_by_name("what", [summary, links(link("Runbook", RUNBOOK)), option("custom.width", 300)])
+    panel.override_by_name("what", [summary, links(link("Runbook", RUNBOOK)), option("custom.width", 330)])
     panel.override_by_name("first", [option("displayName", "first remedy"), remedy, WRAPPED])
     panel.override_by_name("run", [links(link("Run", RUN_OF_ROW)), option("custom.width", 160), EMPTY])
     node = address("trainer-node", cluster=of_row("place"), node=of_row("instance"))
@@ -222,7 +223,8 @@ def _news() -> Any:
         "What began or ended within the last hour: alerts, attempts and ends of runs, exporters that were restarted. Normal: what you did "
         "yourself. All quiet, which is said, needs the watchdog; without data nobody judges."
     )
-    fired = f'max by (cluster, run, instance, alertname) (ALERTS_FOR_STATE{{{HERE},severity!="none"}} > time() - 3600)'
+    began = f"ALERTS_FOR_STATE{{{HERE}}} > time() - 3600 and on (cluster, run, instance, uuid, alertname, severity) {firing(TOLD)}"
+    fired = f"max by (cluster, run, instance, alertname) ({began})"
     gone = f"last_over_time({firing(TOLD)}[1h]) unless {firing()}"
     over = f"max by (cluster, run, instance, alertname) ({gone})"
     again = f"max by (cluster, run) (changes(run:attempts:max{{{HERE}}}[1h])) > 0"
@@ -244,7 +246,7 @@ def _news() -> Any:
     panel.sort_by([common.TableSortByFieldState().display_name("when").desc(True)])
     unless_known = option("mappings", words({"0": ("within the hour", "transparent")}))
     panel.override_by_name("when", [option("unit", "dateTimeFromNow"), unless_known, option("custom.width", 130)])
-    panel.override_by_name("what", [option("mappings", in_words("summary")), option("custom.width", 240)])
+    panel.override_by_name("what", [option("mappings", in_words("summary")), option("custom.width", 330)])
     panel.override_by_name("news", [option("custom.width", 80)])
     return panel.override_by_name("run", [EMPTY]).override_by_name("node", [EMPTY, option("custom.width", 80)])
 

@@ -13,6 +13,7 @@ from house import (
     curve,
     fixed,
     grid,
+    largest,
     largest_recorded,
     link,
     links,
@@ -24,6 +25,7 @@ from house import (
     reading,
     recorded,
     rows,
+    scraped,
     steps,
     timeline,
     words,
@@ -34,6 +36,8 @@ REASONS = {
     "node_silent": "its node is silent",
     "ecc_uncorrected": "memory error",
     "process_gone": "its process is gone",
+    "named_by_ras": "NCCL misses it",
+    "named_by_flight_recorder": "PyTorch misses it",
     "no_reading": "does not answer",
     "idle_among_spinning": "idles, others spin",
     "throttled_sw_thermal_slowdown": "held down by heat",
@@ -55,8 +59,10 @@ def reasons() -> list[Any]:
 
 def anatomy(page: Page) -> None:
     page.row("Why does $run stand still?")
-    page.add(_states(), width=14, height=5)
-    page.add(suspects(), width=10, height=5)
+    page.add(_states(), width=10, height=5)
+    page.add(suspects(), width=6, height=5)
+    page.add(_missing(), width=4, height=5)
+    page.add(_processes(), width=4, height=5)
     page.add(_silence(), width=6, height=8)
     page.add(
         _by_node(
@@ -130,3 +136,26 @@ def suspects() -> Any:
     panel.override_by_name("instance", [option("displayName", "node"), links(link("Node", NODE_OF_ROW))])
     panel.override_by_name("reason", [option("mappings", reasons())])
     return panel.override_by_name("place", [option("custom.hidden", True)])
+
+
+def _missing() -> Any:
+    about = (
+        "Ranks that the others wait for, and who says so: NCCL's status, or PyTorch's dumps of its collectives. Collected while a run "
+        "makes no step, where evidence.enabled is set. Normal: nobody, which is said. Without data the run is not published."
+    )
+    named = largest("trainer_hang_suspect_info", by="rank, source")
+    nobody = f'label_replace(0 * max ({scraped("trainer_run_info")}), "rank", "nobody", "", "")'
+    panel = grid("Ranks waited for", rows(f"{named} or on () {nobody}", ref="A"), unit="string", about=about, absent="run unknown")
+    panel.transformations(columns("rank", "source", hidden=("Time", "cluster", "run", "Value"), names={"source": "says"})[1:])
+    said = {"ras": "NCCL", "flight_recorder": "PyTorch"}
+    return panel.override_by_name("says", [option("mappings", [ValueMap({key: ValueMappingResult(text) for key, text in said.items()})])])
+
+
+def _processes() -> Any:
+    about = (
+        "Processes of the run on all of its nodes by what they do. Normal: running and sleeping. Uninterruptible ones that stay wait for "
+        "storage or a driver; zombies and stopped ones do nothing any more. Without data no process of the run is known."
+    )
+    states = f"sum by (state) ({scraped('trainer_processes')}) > 0"
+    panel = grid("Processes", rows(states, ref="A"), unit="none", about=about, absent="none known")
+    return panel.transformations(columns("state", "Value", names={"Value": "number"})[1:])

@@ -75,3 +75,9 @@ def metrics_in(expr: str) -> set[str]:
     selected = re.findall(r"([a-zA-Z_:][\w:]*)\{", unquoted)
     bare = re.findall(r"(?<![\w:])(?:(?:trainer|gpu)_\w+|(?:run|gpu|node|cluster):[\w:]+|DCGM_\w+)", re.sub(r"\{[^}]*\}", "", unquoted))
     return {*selected, *bare}
+
+
+def words(expr: str) -> set[str]:
+    """Every word of an expression that could be a metric, functions and labels included; comments and strings are not looked at."""
+    bare = re.sub(r"#[^\n]*", "", re.sub(r'"[^"]*"', '""', expr))
+    return set(re.findall(r"[a-zA-Z_:][\w:]*", bare))

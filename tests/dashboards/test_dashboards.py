@@ -16,13 +16,14 @@ import pytest
 import yaml
 
 import stack
-from boards import PATHS, REPOSITORY, built, links, metrics_in, panels, queries, recorded_names, variables
+from boards import PATHS, REPOSITORY, RULES, built, links, metrics_in, panels, queries, recorded_names, variables
 from trainer_exporter import metrics
 from trainer_exporter.metrics.family import Family
 
 OF_PROMETHEUS = {"ALERTS", "ALERTS_FOR_STATE", "up"}
 # What Prometheus's client library publishes for every program.
 OF_THE_PROCESS = {"process_cpu_seconds_total", "process_open_fds", "process_resident_memory_bytes", "process_start_time_seconds"}
+THROTTLES = {"hw_slowdown", "sw_thermal_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown"}  # told as throttled_...
 OF_ONE_RUN = ["run"]
 SCRAPED = re.compile(r"\b(?:trainer|gpu|process|DCGM)_\w+\{[^}]*\}|\bup\{[^}]*\}")
 RECORDED = re.compile(r"(?<![\w$])[a-z]+:[a-z0-9_:]+(?:\{[^}]*\})?|\bALERTS(?:_FOR_STATE)?(?:\{[^}]*\})?")
@@ -203,6 +204,42 @@ def test_each_link_leads_to_one_of_our_dashboards_keeps_the_time_and_fills_in_va
         if not found or "datasource" not in named or not named <= ours.get(found[1], set()):
             wrong.append(url)
 
+    assert wrong == []
+
+
+def test_each_reason_and_cause_that_the_rules_give_is_told_in_words() -> None:
+    written = "".join(path.read_text(encoding="utf-8") for path in RULES)
+    board = json.dumps(built("oncall"))
+
+    given = set(re.findall(r'"(?:reason|cause)", "([a-z_]+)"', written)) - THROTTLES | {f"throttled_{reason}" for reason in THROTTLES}
+
+    assert given > {"lost", "dead_rank"}
+    assert {name for name in given if f'"{name}": {{' not in board} == set(), "words are in grafana/src/oncall_stall.py and oncall.py"
+
+
+# What alerts, bookmarks and other tools may link to: /d/trainer-NAME with these variables as var-VARIABLE, and from and to in milliseconds.
+LINKED = {"run": {"cluster", "run"}, "oncall": {"cluster", "team", "run"}, "node": {"cluster", "run", "node"}, "wall": {"cluster", "team"}}
+
+
+@pytest.mark.parametrize("name", LINKED)
+def test_links_from_outside_live_because_uids_and_variables_stay(name: str) -> None:
+    dashboard = built(name)
+
+    assert dashboard["uid"] == f"trainer-{name}"
+    assert variables(dashboard).keys() >= LINKED[name]
+
+
+def test_alerts_link_to_dashboards_that_exist_and_fill_in_variables_that_they_have() -> None:
+    folder = REPOSITORY / "alertmanager"
+    texts = [path.read_text(encoding="utf-8") for path in (*RULES, *sorted(folder.glob("templates/*")), folder / "alertmanager.yml")]
+
+    urls = [found for text in texts for found in re.findall(r"/d/([\w-]+)(\?[^\s\"']*)?", text)]
+
+    wrong = [
+        (uid, asked)
+        for uid, asked in urls
+        if not set(re.findall(r"var-(\w+)=", asked)) <= LINKED.get(uid.removeprefix("trainer-"), set()) or not uid.startswith("trainer-")
+    ]
     assert wrong == []
 
 
