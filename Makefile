@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 PROGRAMS := prometheus promtool prometheus-alertmanager amtool gcc
 PACKAGES := prometheus prometheus-alertmanager gcc libc6-dev
 
-.PHONY: help docs demo test check format dashboards test-live fuzz manifests dist wheelhouse lock sbom programs clean
+.PHONY: help docs demo test check format dashboards test-live fuzz mutate manifests dist wheelhouse lock sbom programs clean
 
 help: ## say what there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -83,6 +83,9 @@ sbom: .venv-release/.ready ## dist/sbom.json: what the container is made of, in 
 	$(PYTHON) -m venv .venv-operator
 	.venv-operator/bin/pip install --quiet --disable-pip-version-check -r deploy/kubernetes/requirements.txt
 	touch $@
+
+mutate: $(VENV)/.ready programs ## break every rule in every small way, and see whether a scene notices; RULES=FAMILY for one file
+	$(BIN)/python tests/rules/mutate.py $(RULES)
 
 .venv-live/.ready: tests/live/requirements.txt
 	$(PYTHON) -m venv .venv-live

@@ -1,0 +1,201 @@
+"""Breaks every rule in every small way, one at a time, and names the breaks that no scene notices. Not in the suite: minutes to an hour.
+
+    .venv/bin/python tests/rules/mutate.py [--more] [FAMILY | NAME ...]
+
+FAMILY is a rule file without its ending, NAME an alert or a record; all of them by default. A break is run against the scenes of the alerts
+that are built on the broken rule, with the rules that these need and no others, which is what makes it bearable. Exit status 1: survivors.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from rulebook import RULES, metrics_in
+
+SCENES = Path(__file__).parent
+Document = Mapping[str, Any]
+
+UNTOUCHED = re.compile(r"\"[^\"]*\"|\[[^\]]*\]|\{[^}]*\}|\b(?:by|on|ignoring|without|group_left|group_right)\s*\([^)]*\)|\boffset\s+\w+")
+NUMBER = re.compile(r"(?<![\w:.])(?:\d+(?:\.\d+)?(?:e[+-]?\d+)?)(?![\w:.])")
+COMPARISON = re.compile(r"(?<![=!<>~])(?:>=|<=|==|!=|>|<)(?![=~])")
+FLIPPED = {">": "<", ">=": "<", "<": ">", "<=": ">", "==": "!=", "!=": "=="}
+SWAPPED = {"and": "unless", "unless": "and"}
+MATCHER = re.compile(r"(\w+)\s*(=~|!~|!=|=)\s*\"")
+DENIED = {"=": "!=", "!=": "=", "=~": "!~", "!~": "=~"}
+# With --more: what no threshold is, and what a second source, a missed scrape or another branch would show.
+EXTREMES = {"max by": "min by", "min by": "max by", "max_over_time": "min_over_time", "min_over_time": "max_over_time"}
+ASKED = re.compile(r'query \(printf "((?:[^"\\]|\\.)*)"')  # of Prometheus, by an annotation
+FACTOR = 1.5
+TINY, TINY_FACTOR = 1e-4, 100.0  # what stands for "no difference" is no threshold that anybody would tune by halves
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One break of one rule."""
+
+    path: Path
+    rule: str  # the name of the alert or record
+    place: tuple[int, int]  # group and rule within the file
+    what: str
+    field: str  # expr or for
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.path.stem}: {self.rule}: {self.what}"
+
+
+def bare(expr: str) -> str:
+    """An expression without comments, on one line."""
+    return " ".join(re.sub(r"#[^\n]*", "", expr).split())
+
+
+def spots(pattern: re.Pattern[str], expr: str) -> Iterator[re.Match[str]]:
+    """Where a pattern stands outside of labels, ranges and strings."""
+    hidden = UNTOUCHED.sub(lambda found: "\0" * len(found[0]), expr)
+    return pattern.finditer(hidden)
+
+
+def replaced(expr: str, found: re.Match[str], by: str, *, group: int = 0) -> tuple[str, str]:
+    """(what was done, in its surroundings; the expression after it)."""
+    start, end = found.span(group)
+    near = expr[max(0, start - 30) : end + 20].strip()
+    return f"{expr[start:end]} -> {by} in ...{near}...", expr[:start] + by + expr[end:]
+
+
+def broken(expr: str, *, more: bool) -> Iterator[tuple[str, str]]:
+    """Every break of an expression: (what, expression)."""
+    for found in spots(NUMBER, expr):
+        value, before = float(found[0]), expr[: found.start()].rstrip()
+        compared = before.endswith((">", "<", "=", "bool"))
+        if value == 0 or (value == 1 and not compared):
+            continue
+        factor = TINY_FACTOR if abs(value) < TINY else FACTOR
+        factors = [factor] if value == 1 and before.endswith("==") else [factor, 1 / factor]
+        yield from (replaced(expr, found, f"{value * each:.6g}") for each in factors)
+    for found in spots(COMPARISON, expr):
+        yield replaced(expr, found, FLIPPED[found[0]])
+    for found in spots(re.compile(r"\b(?:and|unless)\b"), expr):
+        yield replaced(expr, found, SWAPPED[found[0]])
+    for labels in re.finditer(r"\{[^}]*\}", expr):
+        for found in MATCHER.finditer(expr, *labels.span()):
+            yield replaced(expr, found, DENIED[found[2]], group=2)
+    if more:
+        for found in spots(re.compile(r"\b(?:max by|min by|max_over_time|min_over_time)\b"), expr):
+            yield replaced(expr, found, EXTREMES[found[0]])
+        for found in spots(re.compile(r"\bor\b"), expr):
+            yield replaced(expr, found, "and")
+        for found in re.finditer(r"(?<=\[)\w+(?=\])", expr):
+            yield replaced(expr, found, "15s")
+
+
+def mutants(books: Mapping[Path, Document], wanted: Sequence[str], *, more: bool) -> Iterator[Mutant]:
+    """All breaks of the rules that are asked for."""
+    for path, book in books.items():
+        for group_number, group in enumerate(book["groups"]):
+            for number, rule in enumerate(group["rules"]):
+                name, place = rule.get("alert") or rule["record"], (group_number, number)
+                if wanted and not {path.stem, name} & set(wanted):
+                    continue
+                shown = f"{name} ({rule['labels']['severity']})" if "alert" in rule else name
+                for what, expr in broken(bare(rule["expr"]), more=more):
+                    yield Mutant(path, shown, place, what, "expr", expr)
+                if rule.get("for", "0s") != "0s":
+                    yield Mutant(path, shown, place, f"for: {rule['for']} dropped", "for", "0s")
+
+
+def needed(names: set[str], books: Mapping[Path, Document]) -> set[str]:
+    """These rules and all that they are built on."""
+    reads: dict[str, set[str]] = {}
+    for book in books.values():
+        for rule in (rule for group in book["groups"] for rule in group["rules"]):
+            name = rule.get("alert") or rule["record"]
+            asked = ASKED.findall(" ".join(rule.get("annotations", {}).values()))
+            reads.setdefault(name, set()).update(*map(metrics_in, [rule["expr"], *asked]))
+    found, open_ = set(), set(names)
+    while open_:
+        name = open_.pop()
+        found.add(name)
+        open_ |= (reads.get(name, set()) & reads.keys()) - found
+    return found
+
+
+class Scene:
+    """The file of scenes of one alert, and the rules that it needs."""
+
+    def __init__(self, path: Path, books: Mapping[Path, Document]) -> None:
+        self.alert = path.name.removesuffix("_test.yml")
+        text = path.read_text()
+        self._document = yaml.safe_load(text)
+        self._files = [(path.parent / each).resolve() for each in self._document["rule_files"]]
+        own = {each: book for each, book in books.items() if each in self._files}
+        asked = " ".join(re.findall(r"expr: '([^']*)'", text))
+        self.rules = needed({self.alert} | metrics_in(asked), own)
+
+    def fails(self, books: Mapping[Path, Document]) -> bool:
+        """Whether promtool notices anything."""
+        with tempfile.TemporaryDirectory(prefix="mutant-") as folder:
+            for path in self._files:
+                Path(folder, path.name).write_text(yaml.safe_dump(self._only_needed(books[path])))
+            document = {**self._document, "rule_files": [path.name for path in self._files]}
+            Path(folder, "scene.yml").write_text(yaml.safe_dump(document))
+            return subprocess.run(["promtool", "test", "rules", "scene.yml"], cwd=folder, capture_output=True, check=False).returncode != 0
+
+    def _only_needed(self, book: Document) -> Document:
+        kept = [
+            {**group, "rules": [rule for rule in group["rules"] if (rule.get("alert") or rule["record"]) in self.rules]}
+            for group in book["groups"]
+        ]
+        return {"groups": kept}
+
+
+def survives(mutant: Mutant, books: Mapping[Path, Document], scenes: Sequence[Scene]) -> bool:
+    """Whether no scene that concerns it fails; those of its own family are asked first."""
+    changed = copy.deepcopy(dict(books))
+    rule = changed[mutant.path]["groups"][mutant.place[0]]["rules"][mutant.place[1]]
+    rule[mutant.field] = mutant.text
+    name = rule.get("alert") or rule["record"]
+    alerts = {each["alert"] for group in books[mutant.path]["groups"] for each in group["rules"] if "alert" in each}
+    concerned = sorted((scene for scene in scenes if name in scene.rules), key=lambda scene: scene.alert not in alerts)
+    return not any(scene.fails(changed) for scene in concerned)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print the survivors, and how many there were of how many."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("wanted", nargs="*", metavar="FAMILY | NAME")
+    parser.add_argument("--more", action="store_true", help="also extremes, or, and ranges")
+    parser.add_argument("--jobs", type=int, default=2)
+    options = parser.parse_args(arguments)
+    books = {path.resolve(): yaml.safe_load(path.read_text()) for path in RULES}
+    scenes = [Scene(path, books) for path in sorted(SCENES.glob("*_test.yml"))]
+    found = list(mutants(books, options.wanted, more=options.more))
+    touched = {mutant.rule.split(" ")[0] for mutant in found}
+    if ill := [scene.alert for scene in scenes if touched & scene.rules and scene.fails(books)]:
+        print(f"these fail without any break: {', '.join(ill)}")
+        return 2
+    survivors = 0
+    with ThreadPoolExecutor(options.jobs) as pool:
+        for mutant, alive in zip(found, pool.map(lambda each: survives(each, books, scenes), found), strict=True):
+            if alive:
+                survivors += 1
+                print(f"survives: {mutant}", flush=True)
+    print(f"{len(found)} mutants, {survivors} survivors")
+    return 1 if survivors else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
