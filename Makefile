@@ -65,7 +65,7 @@ wheelhouse: dist ## dist/wheelhouse.tar: all that a node without a network insta
 
 lock: .venv-release/.ready ## the versions and hashes that container and wheelhouse are made of, anew
 	.venv-release/bin/uv pip compile --quiet --universal --python-version 3.10 --generate-hashes --no-header --upgrade \
-		--extra kubernetes pyproject.toml -o deploy/container/requirements.txt
+		--extra kubernetes --extra basic-auth pyproject.toml -o deploy/container/requirements.txt
 	.venv-release/bin/uv pip compile --quiet --universal --python-version 3.10 --generate-hashes --no-header --upgrade \
 		--extra all pyproject.toml -o deploy/container/requirements-all.txt
 

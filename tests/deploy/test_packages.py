@@ -37,8 +37,8 @@ def locked(name: str) -> dict[str, set[str]]:
 @pytest.mark.parametrize(
     ("lock", "keys"),
     [
-        pytest.param("requirements.txt", ("dependencies", "kubernetes"), id="the container"),
-        pytest.param("requirements-all.txt", ("dependencies", "kubernetes", "tensorboard", "mlflow"), id="the container with all extras"),
+        pytest.param("requirements.txt", ("dependencies", "kubernetes", "basic-auth"), id="the container"),
+        pytest.param("requirements-all.txt", ("dependencies", "kubernetes", "basic-auth", "tensorboard", "mlflow", "report"), id="the container with all extras"),
     ],
 )
 def test_a_lock_holds_what_the_project_needs(lock: str, keys: tuple[str, ...]) -> None:
@@ -61,10 +61,10 @@ def test_nothing_is_locked_without_a_hash(lock: str) -> None:
 
 
 def test_every_extra_that_a_tracker_names_can_be_installed() -> None:
-    extras = set(re.findall(r"(?m)^(\w+) = \[", PROJECT.split("[project.optional-dependencies]")[1].split("\n[")[0]))
+    extras = set(re.findall(r"(?m)^([\w-]+) = \[", PROJECT.split("[project.optional-dependencies]")[1].split("\n[")[0]))
     (everything,) = declared("all")
 
-    needed = {tracker.extra for tracker in trackers.registry() if tracker.extra} | {"kubernetes", "wandb"}
+    needed = {tracker.extra for tracker in trackers.registry() if tracker.extra} | {"kubernetes", "wandb", "report", "basic-auth"}
 
     assert needed <= extras
     assert needed <= everything.extras
