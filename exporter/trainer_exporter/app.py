@@ -301,7 +301,9 @@ class App:
         return Response(f"reading history, {lag} bytes to go\n".encode(), status=HTTPStatus.SERVICE_UNAVAILABLE)
 
     def _runs_document(self) -> Response:
-        document = status.document(self._store.snapshot(), self._clock.wall(), self._files, self._evidence())
+        document = status.document(
+            self._store.snapshot(), self._clock.wall(), self._files, evidence=self._evidence(), health=self._health.snapshot()
+        )
         return Response(json.dumps(document, allow_nan=False).encode(), "application/json")
 
     def _reload_response(self) -> Response:

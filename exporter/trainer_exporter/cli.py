@@ -57,6 +57,7 @@ def _parser() -> argparse.ArgumentParser:
 
     check = commands.add_parser("check-config", help="say whether a configuration can be used")
     check.add_argument("file", metavar="FILE")
+    check.add_argument("--effective", action="store_true", help="show what takes effect, defaults included")
     check.set_defaults(command=_check_config)
 
     replay = commands.add_parser("replay", help="show what each line of a log is read as")
@@ -68,6 +69,10 @@ def _parser() -> argparse.ArgumentParser:
     replay.set_defaults(command=_replay)
 
     _add_backtest(commands.add_parser("backtest", help="which alerts would have fired while a log was written"))
+
+    support = commands.add_parser("support", help="what somebody who helps wants to know: versions, configuration, the daemon's state")
+    support.add_argument("--config.file", dest="config_file", metavar="FILE", help=f"default: {config.DEFAULT_PATH}, if it is there")
+    support.set_defaults(command=_support)
 
     metrics = commands.add_parser("metrics", help="reference of every metric family")
     metrics.set_defaults(command=_metrics)
@@ -167,6 +172,8 @@ def _check_config(options: argparse.Namespace) -> int:
     print(f"{options.file}: OK, " + ", ".join(f"{count} {thing}" + ("" if count == 1 else "s") for count, thing in counts))
     for spec in loaded.formats:
         print(f"  {spec.name}: {_searched(spec)}")
+    if options.effective:
+        print(config.effective(loaded), end="")
     return 0
 
 
@@ -261,6 +268,14 @@ class Progress:
             self._stream.write("\r\x1b[K")
             self._stream.flush()
             self._shown = ""
+
+
+def _support(options: argparse.Namespace) -> int:
+    from trainer_exporter import support
+
+    for line in support.report(_loaded(options.config_file)):
+        print(line)
+    return 0
 
 
 def _metrics(options: argparse.Namespace) -> int:

@@ -17,6 +17,7 @@ from trainer_exporter.config_evidence import EvidenceConfig, evidence
 from trainer_exporter.config_formats import formats
 from trainer_exporter.config_model import ModelConfig, model
 from trainer_exporter.config_section import Section, shown
+from trainer_exporter.config_shown import document as effective_document
 from trainer_exporter.config_web import security
 from trainer_exporter.errors import ConfigError
 from trainer_exporter.model import FormatSpec, WebSecurity
@@ -138,6 +139,11 @@ def parse(text: str, *, file: str) -> Config:
     )
     root.finish(field.name for field in fields(Config) if field.name != "file")
     return config
+
+
+def effective(config: Config) -> str:
+    """The configuration as it takes effect, as a YAML text; private formats are left out."""
+    return yaml.safe_dump(effective_document(config), sort_keys=False, allow_unicode=True)
 
 
 def web_security(path: str) -> WebSecurity:

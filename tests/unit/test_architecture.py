@@ -28,14 +28,16 @@ COMPOSITION = {
     "saves",
     "scout",
     "service",
+    "support",
     "trackerfeed",
     "workloads",
 }
 # Boxes that another box is built on.
 ALLOWED = {
     "config_model": {"config_section", "gpu"},  # a configured card is one whose peak is known
+    "config_shown": {"config_section"},
     "config_web": {"config_section"},
-    "config": {"config_web", "config_evidence", "config_formats", "config_model", "config_section"},
+    "config": {"config_shown", "config_web", "config_evidence", "config_formats", "config_model", "config_section"},
     "config_evidence": {"config_section"},
     "config_formats": {"config_section", "patterns"},
     "intake": {"envelope", "formats", "incidents", "candidates", "halves", "private", "torn"},

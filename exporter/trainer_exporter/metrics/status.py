@@ -9,6 +9,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 
+from trainer_exporter.health import HealthSnapshot
 from trainer_exporter.model import Evidence, FileStatus, GpuReading, NodeStatus, Phase, RunSnapshot, Suspect
 
 STYLE = """
@@ -51,7 +52,12 @@ def html(status: NodeStatus) -> str:
 
 
 def document(
-    runs: Sequence[RunSnapshot], now: float, files: Sequence[FileStatus] = (), evidence: Sequence[Evidence] = ()
+    runs: Sequence[RunSnapshot],
+    now: float,
+    files: Sequence[FileStatus] = (),
+    *,
+    evidence: Sequence[Evidence] = (),
+    health: HealthSnapshot | None = None,
 ) -> Mapping[str, object]:
     """What /api/v1/runs answers: the same runs as data; figures that are not finite are texts, as JSON has no word for them."""
     origins = _origins(files)
@@ -75,7 +81,13 @@ def document(
                 "evidence": _evidence_document(shown[run.run]) if run.run in shown else None,
             }
             for run in runs
+        ],
+        "errors": [
+            {"site": site, "reason": reason, "count": count, "latest": health.latest.get((site, reason), "")}
+            for (site, reason), count in health.errors.items()
         ]
+        if health is not None
+        else [],
     }
 
 

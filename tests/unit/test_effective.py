@@ -1,0 +1,67 @@
+"""What takes effect of a configuration, and what a report for somebody who helps holds."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from trainer_exporter import config, support
+
+FULL = """
+sources:
+  - path: /data/runs/*/train.log
+    run: llama-sft
+    labels: {team: nlp, page: "yes"}
+    owner: here
+    model: {parameters: 8.03B, sequence_length: 4096, dtype: bf16, gpu: NVIDIA H100 80GB HBM3}
+  - path: /data/other
+limits: {history: 512MiB, line: 1KiB, files: 10, max_age: 36h}
+runs: {name: "{job_name}", latch: 90s, ended_grace: 90m, maximum: 3}
+gpu: {metrics: false, interval: 2500ms, devices: 8}
+processes: {discover: true, pids: [1], cgroups: ["*/job_*"]}
+attribution: {kubelet: false, job_mapping_dir: /run/jobs}
+evidence: {enabled: true, maximum: 100MiB, after: 2m, ras: "[::1]:28028", flight_recorder: [/scratch/trace_*], stacks: false}
+web: {listen_address: "[::1]:19400", enable_lifecycle: true}
+"""
+
+
+@pytest.mark.parametrize(
+    "text", ["", FULL, "evidence: {ras: false}", "limits: {history: 1500000B}"], ids=["empty", "full", "no RAS", "odd"]
+)
+def test_what_takes_effect_can_be_loaded_again_and_is_the_same(text: str) -> None:
+    loaded = config.parse(text, file="a.yml")
+
+    shown = config.effective(loaded)
+
+    assert config.parse(shown, file="a.yml") == loaded
+
+
+def test_it_is_told_in_the_units_of_the_file() -> None:
+    shown = config.effective(config.parse("limits: {max_age: 36h}", file="a.yml"))
+
+    assert "  history: 1GiB\n" in shown
+    assert "  max_age: 36h\n" in shown
+
+
+def test_a_report_without_a_daemon_says_so() -> None:
+    loaded = replace(config.parse(FULL, file="a.yml"), web=config.WebConfig(listen_address="127.0.0.1:1"))
+
+    told = "\n".join(support.report(loaded))
+
+    assert "run: llama-sft" in told
+    assert "prometheus-client " in told
+    assert "http://127.0.0.1:1 does not answer" in told
+
+
+def test_a_report_holds_no_hash_of_a_password(tmp_path: Path) -> None:
+    hashed = "$2b$04$" + "a" * 53
+    (tmp_path / "web.yml").write_text(f"basic_auth_users: {{ada: '{hashed}'}}\n")
+    loaded = config.parse(f"web: {{listen_address: '127.0.0.1:1', config_file: {tmp_path}/web.yml}}", file="a.yml")
+
+    told = "\n".join(support.report(loaded))
+
+    assert "plain HTTP; users: 1" in told
+    assert hashed not in told
+    assert "ada" not in told
