@@ -71,6 +71,10 @@ def suspects(places: Iterable[Place], reason: str) -> frozenset[tuple[int, int, 
     return frozenset((node, gpu, reason) for node, gpu in places)
 
 
+def named_rank(rank: int, source: str = "ras") -> Mapping[str, str]:
+    return {f'trainer_hang_suspect_info{{instance="node-0", run="{RUN}", rank="{rank}", source="{source}"}}': later("1")}
+
+
 NODE_3 = [place for place in ALL if place[0] == 3]
 DISK = {
     f'trainer_checkpoint_filesystem_avail_bytes{{instance="node-0", run="{RUN}"}}': "900000000x60",
@@ -131,6 +135,23 @@ SICK = {
         suspects=suspects([(3, 0)], "ecc_uncorrected"),
         alerts=frozenset({*HUNG, "GpuEccUncorrected"}),
     ),
+    "all_cards_look_alike_and_the_evidence_names_a_rank": Scene(
+        extra={**named_rank(21), **named_rank(21, "flight_recorder")}, cause="dead_rank", suspects=suspects([(2, 5)], "named_by_ras")
+    ),
+    "a_flight_recorder_knows_better_than_the_look_of_the_cards": Scene(
+        apart={(0, 0): IDLES},
+        extra=named_rank(21, "flight_recorder"),
+        cause="dead_rank",
+        suspects=suspects([(2, 5)], "named_by_flight_recorder"),
+    ),
+    "the_rank_that_is_named_has_lost_its_card": Scene(
+        unread=[(1, 7)],
+        extra={**named_rank(15), of("gpu_lost", (1, 7)): later("1", before="0")},
+        cause="sick_gpu",
+        suspects=suspects([(1, 7)], "lost"),
+        alerts=frozenset({*HUNG, "GpuLost"}),
+    ),
+    "a_rank_is_named_whose_card_nobody_knows": Scene(extra=named_rank(99)),
     "data_that_does_not_come": Scene(then=WAITS, cause="data", alerts=frozenset({"TrainingStalled"})),
     "a_full_disk": Scene(then=IDLES, extra=DISK, cause="storage", alerts=frozenset({"TrainingStalled"})),
     "a_save_that_never_ends_while_the_others_wait_for_rank_0": Scene(
