@@ -25,6 +25,7 @@ check: $(VENV)/.ready .venv-operator/.ready programs ## linters, types, rules, r
 	promtool check rules --lint=all --lint-fatal alertmanager/rules/*.yml
 	promtool check config deploy/prometheus/prometheus.yml
 	amtool check-config alertmanager/alertmanager.yml
+	$(BIN)/python alertmanager/build.py --check
 	$(BIN)/python grafana/build.py --check
 	$(BIN)/python deploy/kubernetes/build.py --check
 	$(BIN)/python docs/build.py --check
@@ -34,7 +35,8 @@ format: $(VENV)/.ready ## let the formatter have its way
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-dashboards: $(VENV)/.ready ## build the dashboards' JSON from their code
+dashboards: $(VENV)/.ready ## build the dashboards' JSON from their code, and what notifications tell from the runbooks
+	$(BIN)/python alertmanager/build.py
 	$(BIN)/python grafana/build.py
 
 test-live: $(VENV)/.ready .venv-live/.ready ## train tiny models for real and compare; installs torch into an environment of its own
