@@ -77,14 +77,25 @@ def test_the_chinese_readme_has_the_same_sections() -> None:
     assert chinese == english, "README.zh-CN.md lacks a section of README.md, or has one too many"
 
 
+def alerts(*severities: str) -> set[str]:
+    """The names of all alerts, or of those that can have one of these severities."""
+    files = [yaml.safe_load(path.read_text()) for path in (REPOSITORY / "alertmanager" / "rules").glob("*.yml")]
+    rules = [rule for file in files for group in file["groups"] for rule in group["rules"] if "alert" in rule]
+    return {rule["alert"] for rule in rules if not severities or rule["labels"]["severity"] in severities}
+
+
+def test_whoever_is_paged_finds_the_page_in_the_guide() -> None:
+    text = (DOCS / "on-call.md").read_text()
+
+    assert {alert for alert in alerts("critical") if not re.search(rf"\b{alert}\b", text)} == set()
+
+
 def test_every_alert_is_told_of_in_chinese() -> None:
-    rules = [yaml.safe_load(path.read_text()) for path in (REPOSITORY / "alertmanager" / "rules").glob("*.yml")]
-    alerts = {rule["alert"] for file in rules for group in file["groups"] for rule in group["rules"] if "alert" in rule}
     text = (DOCS / "zh-CN" / "runbooks.md").read_text()
 
     sections = dict(re.findall(r"(?ms)^## (\w+)\n(.*?)(?=^## |\Z)", text))
 
-    assert set(sections) == alerts, "docs/zh-CN/runbooks.md: a section an alert"
+    assert set(sections) == alerts(), "docs/zh-CN/runbooks.md: a section an alert"
     assert [alert for alert, section in sections.items() if not ("**含义**" in section and "**先做**" in section)] == []
 
 

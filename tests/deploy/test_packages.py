@@ -38,7 +38,11 @@ def locked(name: str) -> dict[str, set[str]]:
     ("lock", "keys"),
     [
         pytest.param("requirements.txt", ("dependencies", "kubernetes", "basic-auth"), id="the container"),
-        pytest.param("requirements-all.txt", ("dependencies", "kubernetes", "basic-auth", "tensorboard", "mlflow", "report"), id="the container with all extras"),
+        pytest.param(
+            "requirements-all.txt",
+            ("dependencies", "kubernetes", "basic-auth", "tensorboard", "mlflow", "report"),
+            id="the container with all extras",
+        ),
     ],
 )
 def test_a_lock_holds_what_the_project_needs(lock: str, keys: tuple[str, ...]) -> None:
