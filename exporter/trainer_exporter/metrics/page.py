@@ -1,4 +1,4 @@
-"""The page that Prometheus scrapes: samples of all collectors in the exposition format asked for. The only importer of prometheus_client.
+"""The page that Prometheus scrapes: samples of all collectors in the exposition format asked for.
 
 A collector that fails costs its own families alone; its failure stands on the page.
 """
@@ -15,6 +15,7 @@ from prometheus_client.core import Metric
 from trainer_exporter.health import Health
 from trainer_exporter.metrics.daemon import COLLECTOR_DURATION, COLLECTOR_SUCCESS, SERIES
 from trainer_exporter.metrics.family import Family, Sample
+from trainer_exporter.metrics.lines import Lines
 
 SampleSource = Callable[[], Iterable[Sample]]
 
@@ -33,15 +34,20 @@ class Page:
     def __init__(self, collectors: Sequence[tuple[str, SampleSource]], *, health: Health) -> None:
         self._collectors = collectors
         self._health = health
+        self._lines = Lines()
         self._process = registry.CollectorRegistry(auto_describe=False)
         process_collector.ProcessCollector(registry=self._process)
 
     def render(self, accept: str) -> Rendered:
         """The page in the format that ``accept`` (the HTTP header) prefers: OpenMetrics, else text."""
         encode, content_type = exposition.choose_encoder(accept)
-        return Rendered(content_type, encode(_Collected([*self._metrics(), *self._process.collect()])))
+        samples = self._samples()
+        if "escaping=dots" in content_type:  # asks for other names, which the library makes
+            return Rendered(content_type, encode(_Collected([*metrics(samples), *self._process.collect()])))
+        own = self._lines.page(samples, openmetrics=content_type.startswith("application/openmetrics-text"))
+        return Rendered(content_type, own.encode() + encode(_Collected(list(self._process.collect()))))
 
-    def _metrics(self) -> list[Metric]:
+    def _samples(self) -> list[Sample]:
         samples: list[Sample] = []
         for name, collect in self._collectors:
             started = time.perf_counter()
@@ -54,7 +60,7 @@ class Page:
             samples.append(Sample(COLLECTOR_DURATION, (name,), time.perf_counter() - started))
             samples.append(Sample(COLLECTOR_SUCCESS, (name,), int(succeeded)))
         samples.append(Sample(SERIES, (), len(samples)))
-        return metrics(samples)
+        return samples
 
 
 def metrics(samples: Iterable[Sample]) -> list[Metric]:

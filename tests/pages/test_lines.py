@@ -1,0 +1,72 @@
+"""Our lines are those of prometheus_client, for every kind of family and every value."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from prometheus_client import exposition
+
+from trainer_exporter.health import Health
+from trainer_exporter.metrics.family import Family, Sample
+from trainer_exporter.metrics.lines import Lines
+from trainer_exporter.metrics.page import Page, _Collected, metrics
+
+TEXT = "text/plain; version=0.0.4"
+OPEN = "application/openmetrics-text; version=1.0.0"
+INFO = Family("a_info", "gauge", 'Help with "quotes", a \\ and\na second line.', ("run", "format"))
+TOTAL = Family("a_total", "counter", "Counts.", ("run",))
+BARE = Family("bare", "gauge", "No labels.")
+SECONDS = Family("a_seconds", "histogram", "Buckets.", ("run",))
+GAPS = Family("gaps", "summary", "Quantiles.", ("run",))
+SAMPLES = [
+    Sample(INFO, ('q\\w"e\nn, {x}=é', "hf"), 1, extra={"team": "nlp", "a": "first", "Z": ""}),
+    Sample(TOTAL, ["one"], 3),
+    Sample(INFO, ("b", ""), True),
+    *(
+        Sample(BARE, (), value)
+        for value in (0, -0.0, 1.5, math.nan, math.inf, -math.inf, 1e6, 123456789.25, 1.7e9, 1e21, 1e-7, -1e7, 2**60)
+    ),
+    Sample(SECONDS, ("r",), 2, extra={"le": "0.5"}, suffix="_bucket"),
+    Sample(SECONDS, ("r",), 4, extra={"le": "+Inf"}, suffix="_bucket"),
+    Sample(SECONDS, ("r",), 4, suffix="_count"),
+    Sample(SECONDS, ("r",), 3.25, suffix="_sum"),
+    Sample(GAPS, ("r",), 0.25, extra={"quantile": "0.95"}),
+    Sample(TOTAL, ("two",), 4.0),
+]
+
+
+@pytest.mark.parametrize("accept", [TEXT, OPEN, f"{OPEN};escaping=allow-utf-8"])
+def test_a_page_is_what_the_library_makes_of_it_the_second_time_too(accept: str) -> None:
+    encode, content_type = exposition.choose_encoder(accept)
+    expected = encode(_Collected(metrics(SAMPLES))).decode().removesuffix("# EOF\n")
+    lines = Lines()
+
+    first, second = (lines.page(SAMPLES, openmetrics="openmetrics" in content_type) for _ in range(2))
+
+    assert first == expected
+    assert second == expected
+
+
+def test_values_change_and_what_is_gone_is_forgotten() -> None:
+    lines = Lines()
+    lines.page([Sample(TOTAL, ("one",), 1), Sample(TOTAL, ("two",), 1)], openmetrics=False)
+
+    page = lines.page([Sample(TOTAL, ("one",), 2)], openmetrics=False)
+
+    assert page.splitlines()[2:] == ['a_total{run="one"} 2.0']
+    assert list(lines._kept.values()) == ['a_total{run="one"}']
+
+
+def test_a_scraper_that_wants_other_names_gets_them() -> None:
+    page = Page([("test", lambda: [Sample(TOTAL, ("one",), 1)])], health=Health())
+
+    rendered = page.render(f"{OPEN};escaping=dots")
+
+    assert b'a__total{run="one"} 1.0' in rendered.body
+    assert "escaping=dots" in rendered.content_type
+
+
+def test_a_sample_with_other_labels_than_its_family_is_refused() -> None:
+    with pytest.raises(ValueError, match="shorter"):
+        Lines().page([Sample(TOTAL, (), 1)], openmetrics=False)
