@@ -24,6 +24,7 @@ from trainer_exporter.model import FormatSpec, WebSecurity
 
 DEFAULT_PATH = "/etc/trainer-exporter/config.yml"
 OWNERS = ("auto", "here")
+_SHOWN_CHARACTERS = 300  # of what PyYAML says, which may quote all of a file
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,9 +304,9 @@ def _tree(text: str, file: str, *, loader: type[yaml.SafeLoader] = _UniqueKeys) 
         mark = error.problem_mark
         where = f"line {mark.line + 1}, column {mark.column + 1}" if mark else ""
         found = error.problem if isinstance(error, yaml.constructor.ConstructorError) else f"broken YAML ({error.problem})"
-        raise ConfigError(file, where, found=str(found), expected="valid YAML with each key once") from error
+        raise ConfigError(file, where, found=str(found)[:_SHOWN_CHARACTERS], expected="valid YAML with each key once") from error
     except (yaml.YAMLError, RecursionError, ValueError) as error:
-        raise ConfigError(file, "", found=str(error).splitlines()[0] or "broken YAML", expected="valid YAML") from error
+        raise ConfigError(file, "", found=str(error).partition("\n")[0][:_SHOWN_CHARACTERS] or "broken YAML", expected="valid YAML") from error
     if tree is None:
         return {}
     if not isinstance(tree, dict):

@@ -6,7 +6,10 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import example, given, settings
 
+from odd_configs import FULL as EVERYTHING
+from odd_configs import TEXTS, verdict
 from trainer_exporter import config
 from trainer_exporter.config_model import ModelConfig
 from trainer_exporter.errors import ConfigError
@@ -108,6 +111,9 @@ BROKEN = {
     "address": ("web: {listen_address: ':99999'}", "web.listen_address", ":99999", "port of 0 to 65535"),
     "twice": ("gpu: {}\ngpu: {}", "line 2, column 1", "the key 'gpu' twice", "each key once"),
     "broken_yaml": ("sources: [", "line 1", "broken YAML", "valid YAML"),
+    "no_number": ("limits: {files: !!int ''}", "line 1, column 17", "a value that is no int", "valid YAML"),
+    "no_truth": ("gpu: {enabled: !!bool perhaps}", "line 1, column 16", "a value that is no bool", "valid YAML"),
+    "no_date": ("runs: {name: 2026-99-99}", "line 1, column 14", "a value that is no timestamp", "valid YAML"),
     "not_a_mapping": ("- a\n- b", "config.yml", "['a', 'b']", "a mapping"),
     "python_object": ("sources: !!python/object/apply:os.system [true]", "line 1", "could not determine a constructor", "valid YAML"),
 }
@@ -123,6 +129,20 @@ def test_a_message_has_four_parts(text: str, key: str, found: str, expected: str
     assert key in message
     assert found in caught.value.found
     assert expected in caught.value.expected
+
+
+@settings(max_examples=150, deadline=None)
+@example("a: &a [*a]")
+@example("a: &a [" + "1, " * 9 + "]\nb: &b [" + "*a, " * 9 + "]\nc: &c [" + "*b, " * 9 + "]\nlimits: [" + "*c, " * 9 + "]")
+@example("[" * 10_000)
+@example("*" + "a" * 5000)
+@given(TEXTS)
+def test_no_text_makes_the_loader_fail_without_a_message(text: str) -> None:
+    assert "\n" not in verdict(text)
+
+
+def test_the_text_that_is_mangled_is_a_configuration() -> None:
+    assert verdict(EVERYTHING) == ""
 
 
 @pytest.mark.parametrize(
