@@ -256,7 +256,7 @@ def _web(section: Section) -> WebConfig:
 class _Told(yaml.SafeLoader):
     """A scalar that its tag does not fit makes SafeLoader fail with whatever came up; here it is an error with its place."""
 
-    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:  # noqa: FBT001, FBT002 - PyYAML's own signature
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
         try:
             return super().construct_object(node, deep)
         except (ValueError, KeyError, IndexError, AttributeError, TypeError) as error:
@@ -306,7 +306,8 @@ def _tree(text: str, file: str, *, loader: type[yaml.SafeLoader] = _UniqueKeys) 
         found = error.problem if isinstance(error, yaml.constructor.ConstructorError) else f"broken YAML ({error.problem})"
         raise ConfigError(file, where, found=str(found)[:_SHOWN_CHARACTERS], expected="valid YAML with each key once") from error
     except (yaml.YAMLError, RecursionError, ValueError) as error:
-        raise ConfigError(file, "", found=str(error).partition("\n")[0][:_SHOWN_CHARACTERS] or "broken YAML", expected="valid YAML") from error
+        found = str(error).partition("\n")[0][:_SHOWN_CHARACTERS]
+        raise ConfigError(file, "", found=found or "broken YAML", expected="valid YAML") from error
     if tree is None:
         return {}
     if not isinstance(tree, dict):
