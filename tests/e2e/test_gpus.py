@@ -16,6 +16,8 @@ from pathlib import Path
 import pytest
 
 import fake
+import kubelet
+import uninterruptible
 from daemon import Daemon
 from stack import eventually
 
@@ -27,17 +29,17 @@ TRAINER = "import time\nfor step in range(1, 99999):\n    print(f'step: {step}, 
 class Node:
     """A daemon, its driver with four cards, and a trainer that uses them all."""
 
-    def __init__(self, root: Path, library: Path) -> None:
+    def __init__(self, root: Path, library: Path, *, trainer: str = TRAINER, more: str = "") -> None:
         (root / "heron").mkdir(parents=True)
         self.log = root / "heron" / "console.log"
         with self.log.open("w") as output:
             self.trainer = subprocess.Popen(
-                [sys.executable, "-c", TRAINER], stdout=output, env={**os.environ, "RANK": "0", "LOCAL_RANK": "0"}
+                [sys.executable, "-c", trainer], stdout=output, env={**os.environ, "RANK": "0", "LOCAL_RANK": "0"}
             )
         self.driver = fake.FakeDriver(library, root, gpus=4)
         self.driver.set(util=97, memutil=40, power_mw=330_000, power_limit_mw=400_000, processes=f"{self.trainer.pid}:60000000000")
         config = root / "config.yml"
-        config.write_text(f"sources: [{{path: {self.log.parent}}}]\ngpu: {{interval: 1s, deadline: 2s}}\n")
+        config.write_text(f"sources: [{{path: {self.log.parent}}}]\ngpu: {{interval: 1s, deadline: 2s}}\n{more}")
         self.daemon = Daemon(f"--config.file={config}", log=root / "log", env=self.driver.env())
 
     def success(self, gpu: int) -> float | None:
@@ -101,6 +103,42 @@ def test_a_card_whose_driver_call_hangs_costs_its_own_rows_and_no_scrape_waits(n
     assert time.monotonic() - started < 1.0
     assert samples[f'gpu_collect_success{{gpu="0",uuid="{fake.uuid(0)}"}}'] == 1
     assert samples['trainer_exporter_collector_success{collector="gpu"}'] == 1
+
+
+def test_a_card_is_known_to_be_given_out_before_anything_runs_on_it_and_processes_that_wait_are_seen(tmp_path: Path, library: Path) -> None:
+    (tmp_path / "jobs").mkdir()
+    (tmp_path / "jobs/3").write_text("8121")
+    server = kubelet.Kubelet(tmp_path / "k.sock")
+    server.pods = [kubelet.pod("ml", "heron-0", trainer={"nvidia.com/gpu": [fake.uuid(0), fake.uuid(2)]})]
+    server.start()
+    waiting = f"import subprocess\nsubprocess.Popen(['{uninterruptible.build(tmp_path)}'])\n{TRAINER}"
+    more = f"attribution: {{kubelet_socket: {server.socket}, job_mapping_dir: {tmp_path / 'jobs'}}}\n"
+    node = Node(tmp_path / "node", library, trainer=waiting, more=more)
+    node.driver.set(2, processes="")
+    node.driver.set(3, processes="")
+
+    pod = 'container="trainer",gpu="{0}",job_id="",namespace="ml",pod="heron-0",source="kubelet",uuid="{1}"'
+    job = f'container="",gpu="3",job_id="8121",namespace="",pod="",source="job_mapping",uuid="{fake.uuid(3)}"'
+    names = [*(pod.format(gpu, fake.uuid(gpu)) for gpu in (0, 2)), job]
+    expected = {f"gpu_allocation_info{{{labels}}}" for labels in names}
+    seen: dict[str, float] = {}
+
+    def is_shown() -> bool:
+        seen.clear()
+        seen.update(node.daemon.samples())
+        return expected <= seen.keys() and seen.get('trainer_processes{run="heron",state="uninterruptible"}') == 1
+
+    try:
+        with node.daemon:
+            eventually(is_shown, within_s=60, what="what was given out, and a process that waits")
+    finally:
+        server.stop()
+        node.trainer.kill()
+        node.trainer.wait()
+    assert {key for key in seen if key.startswith("gpu_allocation_info{")} == expected
+    runs = {key for key in seen if key.startswith("gpu_run_info{")}
+    assert len(runs) == 2
+    assert {key for key in runs if 'pod="heron-0"' in key and 'container="trainer"' in key} == {key for key in runs if 'gpu="0"' in key}
 
 
 def test_kill_9_of_the_child_that_reads_nvml_is_survived(node: Node) -> None:

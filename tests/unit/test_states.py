@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
+import uninterruptible
 from trainer_exporter.attribution.states import States, wait
 from trainer_exporter.metrics import processes
 from trainer_exporter.model import RunProcesses
@@ -93,6 +96,22 @@ def test_every_state_has_its_series_and_a_wait_only_while_somebody_is_in_it() ->
         ("trainer_processes", "llama", "uninterruptible", 1),
         ("trainer_uninterruptible_processes", "llama", "nfs", 1),
     ]
+
+
+def test_a_real_process_that_no_signal_reaches_is_uninterruptible(tmp_path: Path) -> None:
+    waiting = subprocess.Popen([uninterruptible.build(tmp_path)])
+    end = time.monotonic() + 60
+
+    expected = {**NONE, "uninterruptible": 1, "sleeping": 1}  # it, and its child
+    found: tuple[RunProcesses, ...] = ()
+    while time.monotonic() < end and not (found and found[0].states == expected):
+        time.sleep(0.02)
+        found = States().of({waiting.pid: "tests"})
+
+    waiting.kill()
+    waiting.wait()
+    assert found[0].states == expected
+    assert sum(found[0].waits.values()) == 1
 
 
 def test_a_real_process_runs_or_sleeps() -> None:
