@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import random
 import struct
 import tracemalloc
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from trackers.writers import Events
-from trainer_exporter.model import Record
+from trackers.writers import RECORDED, Events, mangle, valid
+from trainer_exporter.model import FIELDS, Record
 from trainer_exporter.sources.trackers import registry, tensorboard, whole
 
-RECORDED = Path(__file__).parent / "recorded"
+CUTS = 20  # of each file, spread over it, and as many at its end; the long run makes them all
 FILES = {
     "tensorboard": "events.out.tfevents.1700000000.n1.7.0",
     "trainer_state": "trainer_state.json",
@@ -71,6 +73,39 @@ def test_a_byte_that_is_not_what_was_written_invents_nothing(name: str, data: st
     found = values(read(name, path))
 
     assert found <= said
+
+
+@pytest.mark.parametrize("name", FILES)
+@settings(max_examples=25, deadline=None)
+@given(seed=st.integers(0, 1 << 32), times=st.integers(1, 3))
+def test_a_valid_file_that_is_mangled_is_survived(name: str, seed: int, times: int) -> None:
+    with TemporaryDirectory() as folder:
+        followed, damaged = valid(name, Path(folder))
+        chance = random.Random(seed)
+        for path in sorted({followed, damaged}):
+            for _ in range(times):
+                path.write_bytes(mangle(path.read_bytes(), chance))
+
+        records = read(name, followed)
+
+    assert all(record.fields.keys() <= FIELDS for record in records)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_valid_file_cut_anywhere_says_nothing_that_the_whole_does_not_say(name: str, tmp_path: Path) -> None:
+    followed, damaged = valid(name, tmp_path)
+    data = damaged.read_bytes()
+    said = values(read(name, followed))
+    cuts = {*range(0, len(data), max(1, len(data) // CUTS)), *range(max(0, len(data) - CUTS), len(data))}
+
+    invented = {}
+    for cut in cuts:
+        damaged.write_bytes(data[:cut])
+        if wrong := values(read(name, followed)) - said:
+            invented[cut] = wrong
+
+    assert said
+    assert invented == {}
 
 
 def test_a_length_that_claims_all_memory_takes_none(tmp_path: Path) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import random
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -11,6 +13,39 @@ from tensorboard.compat.proto import event_pb2, summary_pb2, tensor_pb2, types_p
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
 T0 = 1_700_000_000.0
+RECORDED = Path(__file__).parent / "recorded"
+TEXTS = {
+    "metrics_csv": "epoch,step,train_loss_step,val_loss\n0,49,2.5,\n0,99,2.25,\n0,99,,2.75\n1,149,1.875,\n",
+    "metrics_json": '{"train/loss": {"1": 2.5, "2": 2.25}, "train/grad_norm": {"1": 0.9, "2": 0.8}, "validation/accuracy": {"2": 0.75}}',
+    "scalars_json": '{"lr": 0.005, "loss": 2.5, "epoch": 1, "step": 10}\n{"lr": 0.004, "loss": 2.25, "epoch": 1, "step": 20}\n',
+}
+_NAMES = {"metrics_csv": "metrics.csv", "metrics_json": "metrics.json", "scalars_json": "scalars.json"}
+_JUNK = [b"\0", b"\xff", b"\n", b"{", b"}", b'"', b"[" * 2000, b"9" * 5000, b"1e999", b"NaN", b"-1", b",,", b": ", b"null", b"!!int ''"]
+_JUNK += [b"\x7f\xff\xff\xff\xff"]
+
+
+def valid(name: str, folder: Path) -> tuple[Path, Path]:
+    """A small file of this tracker: the path that is followed, and that of what holds the values."""
+    folder.mkdir(parents=True, exist_ok=True)
+    if name in TEXTS:
+        path = folder / _NAMES[name]
+        path.write_text(TEXTS[name])
+        return path, path
+    if name == "mlflow":
+        (run,) = (each.parent for each in RECORDED.rglob("meta.yaml") if (each.parent / "metrics").is_dir())
+        shutil.copytree(run, folder / run.name)
+        return folder / run.name / "meta.yaml", folder / run.name / "metrics" / "loss"
+    pattern = {"tensorboard": "*.1", "wandb": "*.wandb", "trainer_state": "llama_factory/trainer_state.json"}[name]
+    recorded = next(RECORDED.rglob(pattern) if "/" not in pattern else RECORDED.glob(pattern))
+    path = folder / recorded.name
+    shutil.copyfile(recorded, path)
+    return path, path
+
+
+def mangle(data: bytes, chance: random.Random) -> bytes:
+    """The data with a piece of it lost, doubled or moved, or junk in between."""
+    at, to = sorted(chance.choices(range(len(data) + 1), k=2))
+    return data[:at] + chance.choice((chance.choice(_JUNK) + data[at:], data[to:], data[to : to + 40] + data[at:], b""))
 
 
 class Events:
