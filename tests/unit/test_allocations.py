@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +14,7 @@ from trainer_exporter.allotment import allocations
 from trainer_exporter.attribution import Allocations, Attribution, JobMapping, Kubelet, Processes, believed
 from trainer_exporter.clock import ManualClock
 from trainer_exporter.config import AttributionConfig, Config, GpuConfig
+from trainer_exporter.errors import TrainerExporterError
 from trainer_exporter.health import Health
 from trainer_exporter.metrics import allocations as metrics
 from trainer_exporter.model import GpuAllocation, GpuIdentity, GpuMemory, GpuOwner, GpuProcess, GpuReading, GpuSnapshot
@@ -234,6 +236,18 @@ ASKED = {
     "the kubelet that has a place": (AttributionConfig(kubelet_socket="/run/kubelet.sock"), False, True),
     "the directory": (AttributionConfig(job_mapping_dir="/run/jobs"), False, True),
 }
+
+
+def test_without_grpc_a_kubelet_that_is_wanted_stops_the_start_and_one_that_is_there_does_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    socket = tmp_path / "kubelet.sock"
+    socket.touch()
+    monkeypatch.setitem(sys.modules, "grpc", None)
+
+    assert not allocations(Config(), clock=ManualClock(), health=Health(), socket=str(socket)).are_known
+    with pytest.raises(TrainerExporterError, match=r"trainer-exporter\[kubernetes\]"):
+        allocations(Config(attribution=AttributionConfig(kubelet=True)), clock=ManualClock(), health=Health(), socket=str(socket))
 
 
 @pytest.mark.parametrize(("told", "is_there", "is_known"), ASKED.values(), ids=ASKED)
