@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from pathlib import Path
+import os
 
 from trainer_exporter.attribution import SOCKET, Allocations, JobMapping, Kubelet, MissingGrpcError
 from trainer_exporter.clock import Clock
@@ -27,7 +27,10 @@ def _kubelet(config: AttributionConfig, health: Health, socket: str) -> Kubelet 
     place = config.kubelet_socket or socket
     if is_wanted:
         return Kubelet(place, health)
-    if config.kubelet is False or not Path(place).exists():
+    if config.kubelet is False or not os.path.exists(place):  # noqa: PTH110 - False too where its directory may not be read
+        return None
+    if not os.access(place, os.R_OK | os.W_OK):
+        log.info("%s is there and may not be used, so the kubelet is not asked whose a GPU is; that takes root", place)
         return None
     try:
         return Kubelet(place, health)

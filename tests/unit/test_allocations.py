@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -236,6 +237,22 @@ ASKED = {
     "the kubelet that has a place": (AttributionConfig(kubelet_socket="/run/kubelet.sock"), False, True),
     "the directory": (AttributionConfig(job_mapping_dir="/run/jobs"), False, True),
 }
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may use every socket")
+def test_a_kubelet_that_may_not_be_asked_is_left_alone_unless_it_is_wanted(tmp_path: Path) -> None:
+    folder = tmp_path / "pod-resources"
+    folder.mkdir()
+    socket = folder / "kubelet.sock"
+    socket.touch(mode=0o400)
+
+    assert not allocations(Config(), clock=ManualClock(), health=Health(), socket=str(socket)).are_known
+    assert allocations(
+        Config(attribution=AttributionConfig(kubelet=True)), clock=ManualClock(), health=Health(), socket=str(socket)
+    ).are_known
+    folder.chmod(0)
+    assert not allocations(Config(), clock=ManualClock(), health=Health(), socket=str(socket)).are_known
+    folder.chmod(0o700)
 
 
 def test_without_grpc_a_kubelet_that_is_wanted_stops_the_start_and_one_that_is_there_does_not(
