@@ -19,15 +19,15 @@ from pathlib import Path
 REPOSITORY = Path(__file__).resolve().parents[2]
 
 
-def epoch() -> int:
-    """The time that the files get: SOURCE_DATE_EPOCH, else that of the commit."""
-    given = os.environ.get("SOURCE_DATE_EPOCH")
-    return int(given or subprocess.check_output(["git", "-C", REPOSITORY, "log", "-1", "--format=%ct"], text=True))
+def commit() -> tuple[str, int]:
+    """The commit, asked for once since somebody may commit meanwhile, and the time that the files get."""
+    name, time = subprocess.check_output(["git", "-C", REPOSITORY, "log", "-1", "--format=%H %ct"], text=True).split()
+    return name, int(os.environ.get("SOURCE_DATE_EPOCH") or time)
 
 
-def build(place: Path, moment: int) -> list[Path]:
-    """Wheel and sdist, built in a copy of the commit at ``place``."""
-    archive = subprocess.check_output(["git", "-C", REPOSITORY, "archive", "HEAD"])
+def build(place: Path, name: str, moment: int) -> list[Path]:
+    """Wheel and sdist, built in a copy of a commit at ``place``."""
+    archive = subprocess.check_output(["git", "-C", REPOSITORY, "archive", name])
     place.mkdir()
     with tarfile.open(fileobj=io.BytesIO(archive)) as tree:
         tree.extractall(place)
@@ -51,9 +51,9 @@ def settle(sdist: Path, moment: int) -> None:
 
 
 def main() -> int:
-    moment = epoch()
+    name, moment = commit()
     with tempfile.TemporaryDirectory() as above:
-        first, second = build(Path(above, "here"), moment), build(Path(above, "elsewhere"), moment)
+        first, second = (build(Path(above, place), name, moment) for place in ("here", "elsewhere"))
         differing = [one.name for one, other in zip(first, second, strict=True) if one.read_bytes() != other.read_bytes()]
         if differing:
             sys.stderr.write(f"two builds of one commit differ: {', '.join(differing)}\n")
