@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 PROGRAMS := prometheus promtool prometheus-alertmanager amtool gcc
 PACKAGES := prometheus prometheus-alertmanager gcc libc6-dev
 
-.PHONY: help docs demo test check format dashboards test-live fuzz mutate manifests dist wheelhouse lock sbom programs clean
+.PHONY: help docs demo test check format dashboards test-live truth fuzz mutate manifests dist wheelhouse lock sbom programs clean
 
 help: ## say what there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -16,7 +16,7 @@ demo: $(VENV)/.ready ## a recorded real training breaks, and becomes a page; no 
 	$(BIN)/python -B deploy/demo/demo.py
 
 test: $(VENV)/.ready programs ## the whole suite, with the real Prometheus and Alertmanager
-	$(BIN)/pytest -m "not live"
+	$(BIN)/pytest -m "not live" -n 4 --dist loadfile --no-loadscope-reorder
 
 check: $(VENV)/.ready .venv-operator/.ready programs ## linters, types, rules, routes
 	$(BIN)/ruff check .
@@ -42,6 +42,9 @@ dashboards: $(VENV)/.ready ## build the dashboards' JSON from their code, and wh
 test-live: $(VENV)/.ready .venv-live/.ready ## train tiny models for real and compare; installs torch into an environment of its own
 	$(BIN)/pytest -m live tests/live
 
+truth: $(VENV)/.ready programs ## precision, recall and delay of every alert on runs whose truth is known
+	$(BIN)/python tests/truth/score.py
+
 fuzz: $(VENV)/.ready ## the long run of hostile input: a million lines, 100 MB without a line end, every fixture cut at every byte
 	$(BIN)/pytest tests/fuzz/long_run.py
 
@@ -50,6 +53,15 @@ docs: $(VENV)/.ready ## build the references of metrics and alerts
 
 manifests: $(VENV)/.ready ## build what deploy/kubernetes derives from the chart, the rules and Alertmanager's configuration
 	$(BIN)/python deploy/kubernetes/build.py
+
+PYTHONS ?= $(wildcard /usr/bin/python3.1[0-4] $(HOME)/.pyenv/versions/3.1[0-4].*/bin/python3)
+
+pythons: programs ## the tests of logs, units and pages on every Python of 3.10 to 3.14 that is here, or on PYTHONS
+	@set -e; for python in $(PYTHONS); do \
+		venv=.venv-$$($$python -c 'import sys; print("%d.%d" % sys.version_info[:2])'); echo "== $$python"; \
+		$$python -m venv $$venv && $$venv/bin/pip install --quiet --disable-pip-version-check -e '.[dev]'; \
+		$$venv/bin/pytest tests/unit tests/formats tests/pages; \
+	done
 
 dist: .venv-release/.ready ## wheel and sdist of what is committed, byte for byte the same wherever they are built
 	.venv-release/bin/python deploy/packages/dist.py
@@ -112,4 +124,4 @@ $(VENV)/.ready: pyproject.toml
 	touch $@
 
 clean: ## remove what the targets above made
-	rm -rf $(VENV) .venv-live .venv-operator .venv-release build dist exporter/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) .venv-live .venv-operator .venv-release .venv-3.* build dist exporter/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
