@@ -14,13 +14,12 @@ from typing import Final
 
 from trainer_exporter import envelope, incidents, torn
 from trainer_exporter.candidates import end_of_line, line_starts
-from trainer_exporter.formats.base import Format, Parser, Reading
+from trainer_exporter.claims import Claims
+from trainer_exporter.formats.base import Format
 from trainer_exporter.halves import Halves
 from trainer_exporter.model import Chunk, Incident, Line, Malformed, Record, Stamp
-from trainer_exporter.private import PrivateFormats
 
 Event = Record | Malformed | Incident
-TORN: Final = "truncated"  # a line that ends within a value
 
 # Why a line is looked at.
 _METRIC: Final = 1  # a hint of a format stands in it
@@ -39,10 +38,7 @@ class Intake:
     """Reads one file from its first byte. Which format it is, is found from its content and may change in mid-file."""
 
     def __init__(self, formats: Sequence[Format], *, max_streams: int = 64, max_line_bytes: int = envelope.MAX_TEXT) -> None:
-        self._privates = tuple(one for one in formats if one.private)
-        self._programs = tuple(one for one in formats if not one.fallback and not one.beneath and not one.private)
-        self._libraries = tuple(one for one in formats if one.beneath)
-        self._fallback = tuple(one for one in formats if one.fallback)
+        self._formats = tuple(formats)
         self._opening = tuple((one, one.opens) for one in formats if one.opens is not None)
         self._max_streams = max_streams
         self._max_line_bytes = max_line_bytes
@@ -50,31 +46,24 @@ class Intake:
 
     def restart(self) -> None:
         """Forget the file: the next chunk is the beginning of another."""
-        self._format: Format | None = None
-        self._parsers: dict[str, Parser] = {}
-        self._resting: dict[str, dict[str, Parser]] = {}  # of formats seen before the present one: their lines may come again
-        self._measured: set[str] = set()  # formats that have told of a step or a loss, not just of a start
-        self._wanting: set[str] = set()  # streams whose parser wants every line
-        self._private = PrivateFormats(self._privates, max_streams=self._max_streams)
-        self._hints = self._hints_of(None)
+        self._claims = Claims(self._formats, max_streams=self._max_streams)
         self._container: str | None = None  # None: no line seen yet
         self._half = b""  # of a container's record
         self._partial: dict[str, bytes] = {}  # of a line that a container's records hold, by its stream
         self._line = 1
         self._head: list[tuple[int, bytes]] | None = []  # the file's first lines by number; None: they have been judged
         self._labelled = False
-        self._unclaimed: Line | None = None  # the last line with a hint in it that nobody claimed
         self._tail = b""
         self._last_unrecognised = ""
         self._earlier: deque[str] = deque(maxlen=_REMEMBERED)
-        self._halves = Halves(self._begins_a_line, max_streams=self._max_streams)
+        self._halves = Halves(self._claims.begins_a_line, max_streams=self._max_streams)
         self._counts: Counter[str] = Counter()
         self._out: list[Event] = []
 
     @property
     def format(self) -> str:
         """Name of the format found last, "" while there is none."""
-        return self._format.name if self._format else ""
+        return self._claims.format.name if self._claims.format else ""
 
     @property
     def last_unrecognised(self) -> str:
@@ -119,28 +108,18 @@ class Intake:
             self._show(data)
 
     def _taken(self) -> list[Event]:
-        self._release()
+        self._claims.release()
+        self._out.extend(self._claims.taken())
         out, self._out = self._out, []
         out.sort(key=lambda event: event.line)  # a record may have waited for a later line
         return out
-
-    def _release(self) -> None:
-        for parser in self._parsers.values():
-            self._emit(parser.flush())
-
-    def _emit(self, reading: Reading) -> None:
-        """Give out what the present format has said."""
-        self._out.extend(reading)
-        if self._format is not None and self._is_only_announced(self._format) and any(_measures(said) for said in reading):
-            self._measured.add(self.format)
-            self._hints = self._hints_of(self._format)
 
     def _read_block(self, data: bytes, first_line: int, newlines: int) -> None:
         claimed: set[int] = set()
         position = self._open(data, first_line, claimed)
         counted, number = 0, first_line
         while position < len(data):
-            known = self._format
+            known = self._claims.format
             for start, end, kinds in self._interesting(data, position):
                 number += data.count(b"\n", counted, start)
                 counted = start
@@ -148,7 +127,7 @@ class Intake:
                 if self._read_line(data[start:end], number, kinds):
                     claimed.add(start)
                 position = end + 1
-                if self._format is not known:
+                if self._claims.format is not known:
                     break  # the rest of the block is searched with the hints of the format that was just found
             else:
                 break
@@ -159,7 +138,7 @@ class Intake:
 
     def _open(self, data: bytes, first_line: int, claimed: set[int]) -> int:
         """Offer the file's first lines to the formats that are recognised by nothing else; where in the block the rest begins."""
-        if self._head is None or self._format is not None:
+        if self._head is None or self._claims.format is not None:
             self._head = None
             return 0
         before = len(self._head)
@@ -182,9 +161,7 @@ class Intake:
     def _take_head(self, one: Format, before: int, starts: Sequence[int], claimed: set[int]) -> None:
         """Read the file's first lines as of this format; those ``before`` came with earlier blocks and were counted with them."""
         head, self._head = self._head or [], None
-        self._format, self._parsers, self._hints = one, {}, self._hints_of(one)
-        if one.private:
-            self._private.open(one)
+        self._claims.open(one)
         for at, (number, raw) in enumerate(head):
             kinds = _METRIC if at < before else _METRIC | self._kinds(raw)
             if not self._read_line(raw, number, kinds):
@@ -204,11 +181,11 @@ class Intake:
 
     def _interesting(self, data: bytes, position: int) -> Iterator[tuple[int, int, int]]:
         """Start, end and kinds of the lines from ``position`` on that deserve a look, in order."""
-        metric = line_starts(data, position, self._hints)
-        beside = [word for word in _WORDS if any(hint in word for hint in self._hints)]  # found by a hint, and need no search
+        metric = line_starts(data, position, self._claims.hints)
+        beside = [word for word in _WORDS if any(hint in word for hint in self._claims.hints)]  # found by a hint, and need no search
         trouble = line_starts(data, position, [word for word in _WORDS if word not in beside])
         for start in (*sorted(metric | trouble), len(data)):
-            while position < start and (self._wanting or self._private.wants_all):
+            while position < start and (self._claims.wants_all):
                 end = end_of_line(data, position)
                 yield position, end, _METRIC
                 position = end + 1
@@ -216,7 +193,7 @@ class Intake:
                 return
             end = end_of_line(data, start)
             position = end + 1
-            kinds = _METRIC if start in metric or self._wanting or self._private.wants_all else 0
+            kinds = _METRIC if start in metric or self._claims.wants_all else 0
             if start in trouble or any(data.find(word, start, end) >= 0 for word in beside):
                 kinds |= _TROUBLE
             yield start, end, kinds
@@ -253,7 +230,7 @@ class Intake:
         return ready
 
     def _kinds(self, text: bytes) -> int:
-        wanted = self._wanting or self._private.wants_all or any(hint in text for hint in self._hints)
+        wanted = self._claims.wants_all or any(hint in text for hint in self._claims.hints)
         return (_METRIC if wanted else 0) | (_TROUBLE if any(word in text for word in _WORDS) else 0)
 
     def _show(self, raw: bytes) -> bool:
@@ -280,7 +257,8 @@ class Intake:
             for half in halves:  # without a prefix nobody knows its rest
                 results |= self._read(half, kinds if not half.stream and torn.is_whole(half.text, self._earlier) else kinds & _TROUBLE)
             if is_torn and piece is pieces[-1] and kinds & _METRIC and not torn.is_whole(line.text, self._earlier):
-                results |= self._refuse(line)
+                results |= self._claims.refuse(line)
+                self._out.extend(self._claims.taken())
                 kinds &= ~_METRIC
             results |= self._read(line, kinds)
         for result in ("malformed", "parsed", "incident"):
@@ -289,165 +267,21 @@ class Intake:
                 return True
         return False
 
-    def _begins_a_line(self, text: str) -> bool:
-        return any(one.sniff(text) for one in (*self._programs, *self._fallback))
-
     def _bounded(self, piece: bytes) -> bytes:
         """A piece without what is beyond the limit, and without the word that the limit cuts; the follower may have cut there before."""
         return piece if len(piece) < self._max_line_bytes else piece[: self._max_line_bytes].rpartition(b" ")[0]
 
-    def _refuse(self, line: Line) -> set[str]:
-        """Say of a torn line that it was one of ours, where it shows; what tells no value cannot tell a wrong one, and is heard.
-
-        The file is over: the parser that saw the line has done its work.
-        """
-        self._release()
-        reading = self._parser_of(line.stream).parse(line) if self._format is not None else None
-        self._parsers.pop(line.stream, None)
-        if reading and not any(_tells_a_value(said) for said in reading):
-            self._out.extend(reading)
-            return {"parsed"}
-        asked = (*self._programs, *(self._fallback if self._format is None else ()))
-        if reading is None and not any(one.sniff(line.text) for one in asked):
-            return set()
-        self._out.append(Malformed(line.number, TORN))
-        return {"malformed"}
-
     def _read(self, line: Line, kinds: int) -> set[str]:
         results = set()
-        if kinds & _METRIC and (result := self._claim(line)):
-            results.add(result)
+        if kinds & _METRIC:
+            result = self._claims.claim(line)
+            self._out.extend(self._claims.taken())
+            if result:
+                results.add(result)
             if result == "parsed" and "%|" not in line.text:
                 self._earlier.append(line.text)
         if kinds & _TROUBLE and (trouble := incidents.incident(line)):
-            is_of_training = self._format is not None or trouble.kind in incidents.OF_THE_JOB
+            is_of_training = self._claims.format is not None or trouble.kind in incidents.OF_THE_JOB
             self._out.append(trouble if is_of_training else replace(trouble, fatal=False))
             results.add("incident")
         return results
-
-    def _claim(self, line: Line) -> str:
-        """Let the formats look at a line: private ones, the present one, then the others; what the one that claims it made of it."""
-        if self._privates and (private := self._private.read(line)) is not None:
-            return self._take_private(*private)
-        known = self._format
-        if known is not None and _settles(known) and not known.private and (result := self._take(known, line)):
-            if self._is_only_announced(known):
-                self._unclaimed = line  # its bar may be that of the script that borrows the announcement
-            return result
-        for one in self._programs:
-            if one is not known and one.sniff(line.text) and (result := self._take(one, line)):
-                return result
-        if result := self._claim_weakly(line):
-            return result
-        self._unclaimed = line
-        return ""
-
-    def _take_private(self, one: Format, reading: Reading) -> str:
-        """What a private format has read; the file is of that format as long as no program that we know has spoken."""
-        if self._format is None or not _settles(self._format):
-            self._release()
-            self._format, self._parsers = one, {}
-            self._measured.add(one.name)  # whatever it has said
-            self._hints = self._hints_of(one)
-            self._wanting.clear()
-        self._out.extend(reading)
-        return "malformed" if any(isinstance(said, Malformed) for said in reading) else "parsed"
-
-    def _claim_weakly(self, line: Line) -> str:
-        """Of a file in which no program that we know has spoken: a library under an unknown one, or that one's own hand-written lines."""
-        known = self._format
-        is_announced = known is not None and _settles(known)
-        if is_announced and known is not None and not self._is_only_announced(known):
-            return ""
-        for one in self._libraries:
-            if one is known or one.sniff(line.text):
-                if known is not None and (known.fallback or (is_announced and self._has_spoken(known))):
-                    return ""  # a program that speaks itself counts its steps in its own way
-                if result := self._take(one, line, must_measure=is_announced):
-                    return result
-        for one in self._fallback:
-            if is_announced and known is not None and (not one.sniff(line.text) or self._has_spoken(known)):
-                return ""
-            if result := self._take(one, line, must_measure=is_announced):
-                return result
-        return ""
-
-    def _is_only_announced(self, known: Format) -> bool:
-        """Whether all that was seen of a program are words that others borrow."""
-        return known.borrowed and known.name not in self._measured
-
-    def _has_spoken(self, known: Format) -> bool:
-        self._release()  # of what it holds back a part may be its first step
-        return known.name in self._measured
-
-    def _take(self, one: Format, line: Line, *, must_measure: bool = False) -> str:
-        """Let one format read the line; the one that claims it is the file's from here on."""
-        parser = self._parser_of(line.stream) if one is self._format else self._other_parser(one, line)
-        reading = parser.parse(line)
-        if reading is None:
-            if not parser.wants_all:
-                self._wanting.discard(line.stream)
-            return ""
-        if must_measure and not any(_measures(said) for said in reading):
-            return ""
-        if one is not self._format:
-            self._turn_to(one, line.stream, parser)
-        if parser.wants_all:
-            self._wanting.add(line.stream)
-        elif self._wanting:
-            self._wanting.discard(line.stream)
-        self._emit(reading)
-        return "malformed" if any(isinstance(said, Malformed) for said in reading) else "parsed"
-
-    def _turn_to(self, one: Format, stream: str, parser: Parser) -> None:
-        self._release()
-        if self._format is not None:
-            self._resting[self._format.name] = self._parsers
-        self._parsers = self._resting.pop(one.name, {}) | {stream: parser}
-        self._format, self._hints = one, self._hints_of(one)
-        self._wanting.clear()
-
-    def _other_parser(self, one: Format, line: Line) -> Parser:
-        """The parser of a format that is not the present one: as it was left when a library's lines came between its own, else a new one.
-
-        A new one has seen the line before its first: the bar beside it, which is nobody's as long as no format is known.
-        """
-        resting = self._resting.get(one.name, {}).get(line.stream)
-        if resting is not None:
-            return resting
-        parser = one.parser()
-        if self._unclaimed is not None and self._unclaimed.stream == line.stream:
-            parser.parse(self._unclaimed)
-        return parser
-
-    def _parser_of(self, stream: str) -> Parser:
-        """The stream's parser; of too many streams the one that was silent longest is let go."""
-        parser = self._parsers.pop(stream, None)
-        if parser is None:
-            assert self._format is not None
-            parser = self._format.parser()
-            if len(self._parsers) >= self._max_streams:
-                oldest = next(iter(self._parsers))
-                self._wanting.discard(oldest)
-                self._emit(self._parsers.pop(oldest).flush())
-        self._parsers[stream] = parser
-        return parser
-
-    def _hints_of(self, known: Format | None) -> tuple[bytes, ...]:
-        asked = [*self._private.hints, *(hint for one in self._programs for hint in one.hints)]
-        if known is None or not _settles(known) or self._is_only_announced(known):
-            asked += [hint for one in (*self._fallback, *self._libraries) for hint in one.hints]
-        asked += known.details if known else ()
-        return tuple(hint for hint in dict.fromkeys(asked) if not any(other != hint and other in hint for other in asked))
-
-
-def _measures(said: Record | Malformed) -> bool:
-    return isinstance(said, Record) and ("step" in said.fields or "loss" in said.fields)
-
-
-def _tells_a_value(said: Record | Malformed) -> bool:
-    return isinstance(said, Malformed) or bool(said.fields or said.metrics or said.facts or said.checkpoint)
-
-
-def _settles(known: Format) -> bool:
-    return not known.fallback and not known.beneath
