@@ -10,6 +10,7 @@ import contextlib
 import http.server
 import json
 import os
+import secrets
 import shutil
 import socket
 import subprocess
@@ -30,6 +31,8 @@ SHIPPED_ALERTMANAGER = REPOSITORY / "alertmanager" / "alertmanager.yml"
 SHIPPED_PROMETHEUS = REPOSITORY / "deploy" / "prometheus" / "prometheus.yml"
 SHIPPED_RECEIVER = "http://127.0.0.1:19401"
 START_S = 30.0
+PORTS = range(20_000, 32_000)  # below those that Linux takes for connections
+PORT_RANGES = 12
 
 T = TypeVar("T")
 
@@ -49,10 +52,14 @@ def eventually(
 
 
 def free_port() -> int:
-    """A port that nobody listens on just now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A port that nobody listens on just now, out of a range that no other worker of this suite and no connection of anybody takes from."""
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    first = PORTS.start + worker % PORT_RANGES * (len(PORTS) // PORT_RANGES)
+    while True:
+        port = first + secrets.randbelow(len(PORTS) // PORT_RANGES)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 @dataclass(frozen=True)
@@ -208,8 +215,8 @@ def alertmanager(directory: Path, config: str) -> Iterator[Alertmanager]:
 
 
 @contextlib.contextmanager
-def prometheus(directory: Path, config: str) -> Iterator[Prometheus]:
-    """Prometheus with this configuration and its data below ``directory``, ready."""
+def prometheus(directory: Path, config: str, *options: str) -> Iterator[Prometheus]:
+    """Prometheus with this configuration and its data below ``directory``, ready; ``options`` are its command line's."""
     directory.mkdir(parents=True, exist_ok=True)
     path = directory / "prometheus.yml"
     path.write_text(config)
@@ -219,6 +226,7 @@ def prometheus(directory: Path, config: str) -> Iterator[Prometheus]:
         f"--storage.tsdb.path={directory / 'data'}",
         f"--web.listen-address=127.0.0.1:{port}",
         "--log.level=warn",
+        *options,
     ]
     with _running(["prometheus"], arguments, directory=directory, port=port) as process:
         yield Prometheus(f"http://127.0.0.1:{port}", process)
