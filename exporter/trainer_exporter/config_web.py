@@ -81,7 +81,7 @@ def _file(section: Section, name: str, directory: Path) -> Path:
         with path.open("rb"):
             return path
     except OSError as error:
-        raise section.error(name, str(path), f"a file that can be read ({error.strerror})") from error
+        raise section.told(name, repr(str(path)), f"a file that can be read ({error.strerror})") from error
 
 
 def _context(tls: Section, files: Mapping[str, Path]) -> ssl.SSLContext:
