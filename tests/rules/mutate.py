@@ -76,6 +76,14 @@ def replaced(expr: str, found: re.Match[str], by: str, *, group: int = 0) -> tup
     return f"{expr[start:end]} -> {by} in ...{near}...", expr[:start] + by + expr[end:]
 
 
+def wrong(value: float) -> tuple[float, float]:
+    """What a threshold is not. Small whole numbers count something: their neighbours."""
+    if value in {1, 2, 3}:
+        return value + 1, value - 1
+    factor = TINY_FACTOR if value < TINY else FACTOR
+    return value * factor, value / factor
+
+
 def broken(expr: str, *, more: bool) -> Iterator[tuple[str, str]]:
     """Every break of an expression: (what, expression)."""
     for found in spots(NUMBER, expr):
@@ -83,9 +91,8 @@ def broken(expr: str, *, more: bool) -> Iterator[tuple[str, str]]:
         compared = before.endswith((">", "<", "=", "bool"))
         if value == 0 or (value == 1 and not compared):
             continue
-        factor = TINY_FACTOR if abs(value) < TINY else FACTOR
-        factors = [factor] if value == 1 and before.endswith("==") else [factor, 1 / factor]
-        yield from (replaced(expr, found, f"{value * each:.6g}") for each in factors)
+        others = wrong(value)
+        yield from (replaced(expr, found, f"{each:.6g}") for each in (others[:1] if value == 1 and before.endswith("==") else others))
     for found in spots(COMPARISON, expr):
         yield replaced(expr, found, FLIPPED[found[0]])
     for found in spots(re.compile(r"\b(?:and|unless)\b"), expr):
