@@ -5,7 +5,7 @@
 DIRECTORY="${TRAINER_EXPORTER_JOBS:-/run/trainer-exporter/jobs}"
 
 forget() {
-    flock -w 5 9 || return
+    flock -w 30 9 || return
     for file in "$DIRECTORY"/[0-9]*; do
         [ -f "$file" ] || continue
         # grep fails where no other job is left: then the card is nobody's.

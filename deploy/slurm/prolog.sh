@@ -17,7 +17,7 @@ indices() {
 }
 
 note() {
-    flock -w 5 9 || return
+    flock -w 30 9 || return
     for gpu in $(indices); do
         # Added, not replaced: jobs may share a card. Renamed, so that nobody reads half a line.
         { [ ! -f "$DIRECTORY/$gpu" ] || grep -vxF "$SLURM_JOB_ID" "$DIRECTORY/$gpu"; echo "$SLURM_JOB_ID"; } >"$DIRECTORY/.$gpu.new"
