@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from grafana_foundation_sdk.builders import common
 from grafana_foundation_sdk.models import common as looks
 from grafana_foundation_sdk.models.dashboard import Dashboard
 from house import (
@@ -37,6 +36,7 @@ from house import (
     query,
     rows,
     scraped_of_nodes,
+    shaped,
     source_variable,
     steps,
     thresholds,
@@ -45,6 +45,7 @@ from house import (
     words,
 )
 from node_curves import CARD_NAME, each, health, work
+from oncall_stall import reasons
 
 
 def build() -> Dashboard:
@@ -192,9 +193,9 @@ def _exporter() -> Any:
 
 def _cards() -> Any:
     about = (
-        "Every card of the chosen nodes, those that are not well first. A click on a run leads to it. Normal: rows that look alike, no "
-        "throttling, "
-        "no errors. An empty cell: the card, or its exporter, does not say it."
+        "Every card of the chosen nodes, first those that stand apart from the others of their run, with the reason, then those that are "
+        "not well. A click on a run leads to it. Normal: rows that look alike, no throttling, no errors. An empty cell: the card, or its "
+        "exporter, does not say it."
     )
     worst = f"max by (cluster, instance, gpu, uuid) ({of_nodes('gpu:state:code')})"
     busy = "max by (cluster, instance, gpu, uuid) ({})"
@@ -212,6 +213,7 @@ def _cards() -> Any:
         "L": ("last Xid", "gpu:xid_age_seconds:min"),
     }
     serves = f"max by (cluster, instance, gpu, uuid, run) ({of_nodes('gpu:run:info')})"
+    apart = f"max by (cluster, instance, gpu, uuid, reason) ({of_nodes('run:suspect_gpu')})"
     xid = f"min by (cluster, instance, gpu, uuid) ({of_nodes('gpu:xid_age_seconds:min')})"
     asked = {ref: xid if ref == "L" else busy.format(of_nodes(metric)) for ref, (_, metric) in figures.items()}
     panel = grid(
@@ -219,14 +221,16 @@ def _cards() -> Any:
         rows(placed(worst), ref="A"),
         *(rows(placed(expr), ref=ref) for ref, expr in asked.items()),
         rows(placed(serves), ref="M"),
+        rows(placed(apart), ref="N"),
         unit="percentunit",
         about=about,
         absent="–",
     )
     names = {"Value #A": "state", **{f"Value #{ref}": name for ref, (name, _) in figures.items()}}
-    shown = ("instance", "gpu", "Value #A", "run", *(f"Value #{ref}" for ref in figures), "uuid")
-    panel.transformations(columns(*shown, hidden=("Time", "cluster", "Value #M"), names=names))
-    panel.sort_by([common.TableSortByFieldState().display_name("state").desc(True)]).min(0).max(1).cell_height(looks.TableCellHeight.SM)
+    shown = ("instance", "gpu", "Value #A", "reason", "run", *(f"Value #{ref}" for ref in figures), "uuid")
+    merge, organize = columns(*shown, hidden=("Time", "cluster", "Value #M", "Value #N"), names=names)
+    worst_first = [shaped("sortBy", sort=[{"field": f"Value #{ref}", "desc": True}]) for ref in ("A", "N")]
+    panel.transformations([merge, *worst_first, organize]).min(0).max(1).cell_height(looks.TableCellHeight.SM)
     return _dressed(panel)
 
 
@@ -244,6 +248,8 @@ def _dressed(panel: Any) -> Any:
     panel.override_by_name("last Xid", [option("unit", "s"), option("decimals", 0), option("custom.width", 100)])
     panel.override_by_name("state", [*painted(GPU_STATES), option("custom.width", 90)])
     panel.override_by_name("place", [option("custom.hidden", True)])
+    apart = [option("displayName", "stands apart"), option("mappings", reasons()), option("unit", "string"), option("custom.width", 150)]
+    panel.override_by_name("reason", apart)
     panel.override_by_name("run", [links(link("Run", RUN_OF_ROW)), option("unit", "string"), option("custom.width", 170)])
     panel.override_by_name("instance", [option("displayName", "node"), option("unit", "string"), option("custom.width", 110)])
     panel.override_by_name("uuid", [option("unit", "string")])

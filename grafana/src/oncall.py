@@ -225,7 +225,7 @@ def _news() -> Any:
     )
     began = f"ALERTS_FOR_STATE{{{HERE}}} > time() - 3600 and on (cluster, run, instance, uuid, alertname, severity) {firing(TOLD)}"
     fired = f"max by (cluster, run, instance, alertname) ({began})"
-    gone = f"last_over_time({firing(TOLD)}[1h]) unless {firing()}"
+    gone = f"last_over_time({firing(TOLD)}[1h]) unless on (cluster, run, instance, uuid, alertname) {firing()}"
     over = f"max by (cluster, run, instance, alertname) ({gone})"
     again = f"max by (cluster, run) (changes(run:attempts:max{{{HERE}}}[1h])) > 0"
     ended = f"max by (cluster, run) (run:state:code{{{HERE}}} == 5 unless on (cluster, run) run:state:code{{{HERE}}} offset 1h == 5)"

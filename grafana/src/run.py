@@ -14,6 +14,7 @@ from house import (
     ALWAYS,
     BLUE,
     GREEN,
+    GREY,
     ORANGE,
     PURPLE,
     RED,
@@ -51,6 +52,8 @@ from run_work import checkpoints, progress, speed
 
 UID = "trainer-run"
 PHASES = {"starting": YELLOW, "training": GREEN, "evaluating": BLUE, "checkpointing": PURPLE, "ended": SLATE, "failed": RED}
+STANDS = -1000000000  # for the words "stands still" in a tile of figures
+STANDING = {str(STANDS): ("stands still", GREY)}
 VERDICTS = {"hung": RED, "crashed": RED}  # what the rules see and the log does not say
 
 
@@ -134,20 +137,19 @@ def _state_now() -> Any:
 def _done() -> Any:
     about = (
         "Share of the target steps done, time left at the present pace, and the step. Normal: the time left shrinks as fast as the clock. "
-        "Without share and time the trainer does not say how many steps it will make."
+        "Without share and time the trainer does not say how many steps it will make; a run that hangs or has crashed stands still."
     )
     panel = tile(
         "Progress",
         latest(largest("trainer_progress_ratio"), "done", ref="A"),
-        latest(largest("trainer_remaining_seconds"), "left", ref="B"),
+        latest(_moving(largest("trainer_remaining_seconds")), "left", ref="B"),
         latest(largest("trainer_step"), "step", ref="C"),
         unit="percentunit",
         about=about,
         absent="unknown",
     )
-    return panel.override_by_name("left", [option("unit", "s"), option("decimals", 1)]).override_by_name(
-        "step", [option("unit", "locale"), option("decimals", 0)]
-    )
+    left = [option("unit", "s"), option("decimals", 1), option("mappings", words(STANDING))]
+    return panel.override_by_name("left", left).override_by_name("step", [option("unit", "locale"), option("decimals", 0)])
 
 
 def _loss_now() -> Any:
@@ -173,6 +175,12 @@ def _running(expr: str) -> str:
     """Only while the trainer is at work: silence after the end means nothing."""
     ended = largest("trainer_run_phase", 'phase="ended"') + " == 1"
     return f"({expr}) unless on (cluster, run) {ended}"
+
+
+def _moving(expr: str) -> str:
+    """Of a run that hangs or has crashed the word for it: what it logged last is no pace."""
+    standing = f"{recorded('run:stalled_seconds:min')} or {recorded('run:crashed_seconds:min')}"
+    return f"({expr}) unless on (cluster, run) ({standing}) or max by (cluster, run) ({standing}) * 0 + {STANDS}"
 
 
 def _share_of_limit() -> str:
@@ -236,18 +244,18 @@ def _pace() -> Any:
     about = (
         "How much longer a step takes than at this attempt's best, and the model FLOPs utilization. "
         "Normal: a few percent; one bad node of a large job costs 5 % and more. 45 to 60 % MFU is good for large models on A100. "
-        "Without data the log tells no times, and without a utilization no FLOPs."
+        "A run that hangs or has crashed stands still. Without data the log tells no times, and without a utilization no FLOPs."
     )
     panel = tile(
         "Pace",
-        latest(slower, "slower than best", ref="A"),
-        latest(largest("trainer_mfu_ratio"), "MFU", ref="B"),
+        latest(_moving(slower), "slower than best", ref="A"),
+        latest(_moving(largest("trainer_mfu_ratio")), "MFU", ref="B"),
         unit="percentunit",
         about=about,
         absent="unknown",
     )
     judged = [thresholds((ALWAYS, GREEN), (0.05, YELLOW), (0.5, RED)), option("decimals", 1)]
-    return panel.decimals(0).override_by_name("slower than best", judged)
+    return panel.decimals(0).mappings(words(STANDING)).override_by_name("slower than best", judged)
 
 
 def _gpus_now() -> Any:
