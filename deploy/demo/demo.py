@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import signal
 import sys
 import time
@@ -213,11 +214,25 @@ def start(programs: stack.Stack, pager: pages.Receiver) -> Story:
         f"  alerts         {urls['prometheus']}/alerts",
         f"  Alertmanager   {urls['alertmanager']}/",
         f"  the logs       {where / 'runs'}",
+        *dashboards(urls["prometheus"]),
         "",
     )
     story = Story(programs, pager, urls["exporter"], time.monotonic(), trainers(programs))
     story.tell(f"{OVERFLOWS} (Hugging Face Trainer) and {HANGS} (LLaMA-Factory) train")
     return story
+
+
+def dashboards(prometheus_url: str) -> Sequence[str]:
+    """How to look at the demo through Grafana, which it does not start itself."""
+    if shutil.which("docker"):
+        return (
+            f"  dashboards     PROMETHEUS_URL={prometheus_url} docker compose -f deploy/compose/compose.yml up grafana",
+            "                 in another terminal, then http://127.0.0.1:3000/d/trainer-wall",
+        )
+    return (
+        f"  dashboards     python3 grafana/upload.py http://admin:admin@localhost:3000 --prometheus {prometheus_url}",
+        "                 into a Grafana of yours on this machine; with Docker, deploy/compose brings one",
+    )
 
 
 INTRODUCTION = (

@@ -126,6 +126,8 @@ class Fleet:
             yield Sample("trainer_nonfinite_streak_records", {"run": name, "field": field}, 0)
         for kind in ("cuda_oom", "nccl_timeout", "traceback", "disk_full"):
             yield Sample("trainer_incidents_total", {"run": name, "kind": kind}, 0)
+        for process_state, number in (("running", CARDS), ("sleeping", 5 * CARDS), ("uninterruptible", 0), ("zombie", 0)):
+            yield Sample("trainer_processes", {"run": name, "state": process_state}, number)
         yield Sample("trainer_eval_metric", {"run": name, "name": "perplexity"}, math.exp(state.evaluated))
 
     def _readings(self, run: Run | None, place: int, card: int, moment: float) -> dict[str, float]:
@@ -323,29 +325,31 @@ def line(sample: Sample, **more: str) -> str:
 
 @contextlib.contextmanager
 def pages(fleet: Fleet) -> Iterator[int]:
-    """The port on which /NODE is the page of a node as it is now; published as if the sickness had begun when it was asked for first."""
-    texts: dict[int, str] = {}
+    """The port on which /NODE is the page of a node, as it is at the fleet's moment."""
+    texts = ["".join(f"{line(sample)}\n" for sample in fleet.samples(node, fleet.now)).encode() for node in range(fleet.nodes)]
 
     class Handler(http.server.BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
         def do_GET(self) -> None:
-            node = int(self.path.strip("/"))
-            if node not in texts:
-                texts[node] = "".join(f"{line(sample)}\n" for sample in fleet.samples(node, fleet.now))
-            body = texts[node].encode()
+            body = texts[int(self.path.strip("/"))]
             self.send_response(200)
             self.send_header("Content-Type", "text/plain; version=0.0.4")
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
-            with contextlib.suppress(ConnectionError):  # whoever asked has gone
-                self.wfile.write(body)
+            self.wfile.write(body)
 
         def log_message(self, format: str, *args: object) -> None:
             pass
 
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
+    class Server(http.server.ThreadingHTTPServer):
+        daemon_threads = True
+        request_queue_size = 2048  # all nodes may be asked at once
+
+        def handle_error(self, request: object, client_address: object) -> None:
+            """Whoever asked has gone."""
+
+    server = Server(("127.0.0.1", 0), Handler)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
     thread.start()
     try:

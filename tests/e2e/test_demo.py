@@ -75,6 +75,7 @@ def test_the_demo_pages_both_faults_and_leaves_nothing_behind(tmp_path: Path) ->
     assert "TrainingStalled (critical): Run heron-1b-sft has made no step for" in said
     assert "/runbooks/TrainingStalled.md" in said
     assert "pages in all: 2" in said
+    assert re.search(r"dashboards +(PROMETHEUS_URL=http://127.0.0.1:\d+ docker compose|python3 grafana/upload.py) ", said), said
     assert list(tmp_path.iterdir()) == []
     assert processes_of(tmp_path) == []
 
