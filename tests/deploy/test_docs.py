@@ -39,11 +39,16 @@ def test_links_lead_somewhere(page: Path) -> None:
     assert [link for link in links if not (page.parent / link).exists()] == []
 
 
+@pytest.fixture(scope="module")
+def commands() -> set[str]:
+    """What the command line offers."""
+    told = subprocess.run([sys.executable, "-m", "trainer_exporter", "--help"], capture_output=True, text=True, check=True).stdout
+    return set(re.findall(r"(?m)^    ([a-z][\w-]+)(?:\s|$)", told))
+
+
 @pytest.mark.parametrize("page", PAGES, ids=name)
-def test_the_commands_that_it_names_exist(page: Path) -> None:
+def test_the_commands_that_it_names_exist(page: Path, commands: set[str]) -> None:
     text = page.read_text()
-    known = subprocess.run([sys.executable, "-m", "trainer_exporter", "--help"], capture_output=True, text=True, check=True).stdout
-    commands = set(re.findall(r"(?m)^    ([a-z][\w-]+)(?:\s|$)", known))
     targets = set(re.findall(r"(?m)^([a-z-]+):", (REPOSITORY / "Makefile").read_text()))
 
     used = set(
