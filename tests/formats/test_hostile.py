@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 
 from hostile import CASES, FIXTURES, KEPT_BYTES, LINES, LONG, UNITS, case_id, events, readers, truth, untrue, values
 from trainer_exporter.formats import registry
+from trainer_exporter.formats.base import Format
 from trainer_exporter.intake import Intake
-from trainer_exporter.model import FIELDS, Chunk, Record
+from trainer_exporter.model import FIELDS, Chunk, Line, Record
 
 SLOW_S = 0.25  # of this process's time; a line that takes time in proportion to its length takes a tenth of it
 CUTS = 25  # of each fixture; the long run makes them all
@@ -29,6 +30,13 @@ def test_a_file_cut_anywhere_says_nothing_that_the_whole_does_not_say(path: Path
     cuts = random.Random(path.name).choices(range(len(data)), k=CUTS)
 
     assert {cut: wrong for cut in cuts if (wrong := untrue(events(data[:cut]), said))} == {}
+
+
+@pytest.mark.parametrize("one", registry(), ids=lambda one: one.name)
+@pytest.mark.parametrize("head", ['{"loss": ', '{"current_steps": 1, "total_steps": 9, "loss": ', '{"step": 1, "loss": '])
+def test_brackets_without_end_are_survived(one: Format, head: str) -> None:
+    for depth in (1900, 60_000):
+        one.parser().parse(Line(head + "[" * depth, 1))
 
 
 def test_a_closing_word_is_heard_without_a_line_end() -> None:

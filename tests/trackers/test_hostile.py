@@ -108,6 +108,14 @@ def test_a_valid_file_cut_anywhere_says_nothing_that_the_whole_does_not_say(name
     assert invented == {}
 
 
+@pytest.mark.parametrize("name", ["scalars_json", "trainer_state", "metrics_json"])
+def test_brackets_without_end_are_survived(name: str, tmp_path: Path) -> None:
+    path = tmp_path / FILES[name]
+    path.write_text('{"step": 1, "loss": ' + "[" * 100_000 + "\n")
+
+    assert read(name, path) == []
+
+
 def test_a_length_that_claims_all_memory_takes_none(tmp_path: Path) -> None:
     path = tmp_path / FILES["tensorboard"]
     length = struct.pack("<Q", 1 << 40)

@@ -166,7 +166,7 @@ def _is_whole_json(path: Path) -> bool:
             return file.read().rstrip().endswith(b"}")
     try:
         return isinstance(json.loads(path.read_bytes()), dict)
-    except ValueError:
+    except (ValueError, RecursionError):
         return False
 
 

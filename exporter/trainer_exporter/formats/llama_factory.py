@@ -89,7 +89,7 @@ def _is_json_line(text: str) -> bool:
 def _json_line(line: Line) -> Reading:
     try:
         found = json.loads(line.text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return [Malformed(line.number, "json")]
     record = _record(line, found, precise=True)
     return [record] if "step" in record.fields else [Malformed(line.number, "no_step")]

@@ -152,7 +152,7 @@ def _record(line: Line, fields: dict[str, float]) -> Record:
 def _from_json(text: str) -> dict[str, float] | None:
     try:
         found = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     fields: dict[str, float] = {}
     for key, value in found.items():

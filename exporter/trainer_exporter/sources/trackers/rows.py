@@ -42,7 +42,7 @@ class Rows:
                 self._told.begin_again()
             try:
                 record = self._current.record(text, self._lines.number)
-            except ValueError:
+            except (ValueError, RecursionError):
                 malformed += 1
                 continue
             if record is not None and self._told.is_new(record):

@@ -92,7 +92,7 @@ class TransactionLog:
             self._tries = 0
             try:
                 record = self._record(data)
-            except ValueError:
+            except (ValueError, RecursionError):
                 malformed += 1
                 continue
             if record is not None:
