@@ -141,7 +141,11 @@ def outcome(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Outcome]:
 def story(nodes: list[Node], server: Prometheus, pager: Receiver, seen: Outcome) -> None:
     eventually(lambda: figure(server, f'run:gpus:count{{run="{RUN}"}}') == NODES * CARDS, within_s=60, what="32 GPUs of the run")
     eventually(lambda: server.query(f'trainer_progress_gap_seconds{{run="{RUN}"}}'), within_s=60, what="gaps that are known")
-    eventually(lambda: figure(server, f'run:gpu_power_of_limit_ratio:avg1m{{run="{RUN}"}}') > 0.8, within_s=30, what="readings")
+    read = f'count(gpu:run:info{{run="{RUN}"}} and on (instance, uuid) gpu:utilization_ratio:avg1m)'
+    eventually(lambda: figure(server, read) == NODES * CARDS, within_s=60, what="readings of 32 GPUs")
+    eventually(lambda: figure(server, f'run:gpu_power_of_limit_ratio:avg1m{{run="{RUN}"}}') > 0.8, within_s=60, what="readings at work")
+    # On a busy machine the readings of a node may come seconds after those of its peers, which is a reason to suspect it until then.
+    eventually(lambda: not server.query("run:suspect_gpu"), within_s=60, what="a job in which nobody is suspected")
     seen.attributed = figure(server, f'count(gpu_run_info{{run="{RUN}"}})')
     seen.firing_in_health = server.query('ALERTS{alertname!="Watchdog", alertstate="firing"}')
     seen.suspects_in_health = server.query("run:suspect_gpu")
