@@ -72,9 +72,11 @@ WHEELHOUSE_LOCK ?= deploy/container/requirements.txt
 
 wheelhouse: dist ## dist/wheelhouse.tar: all that a node without a network installs, each file checked against the lock
 	rm -rf dist/wheelhouse && mkdir -p dist/wheelhouse
+	.venv-release/bin/python deploy/packages/lock.py $(WHEELHOUSE_LOCK) $(WHEELHOUSE_PYTHON) > dist/wheelhouse/requirements.txt
 	.venv-release/bin/pip download --quiet --no-deps --require-hashes --only-binary :all: --python-version $(WHEELHOUSE_PYTHON) \
-		--platform manylinux_2_28_x86_64 --platform manylinux_2_17_x86_64 --platform manylinux2014_x86_64 --dest dist/wheelhouse -r $(WHEELHOUSE_LOCK)
-	cp dist/*.whl $(WHEELHOUSE_LOCK) dist/wheelhouse/
+		--platform manylinux_2_28_x86_64 --platform manylinux_2_17_x86_64 --platform manylinux2014_x86_64 \
+		--dest dist/wheelhouse -r dist/wheelhouse/requirements.txt
+	cp dist/*.whl dist/wheelhouse/
 	tar -C dist -cf dist/wheelhouse.tar wheelhouse
 
 lock: .venv-release/.ready ## the versions and hashes that container and wheelhouse are made of, anew

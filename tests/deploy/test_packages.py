@@ -64,6 +64,19 @@ def test_nothing_is_locked_without_a_hash(lock: str) -> None:
     assert [entry.split()[0] for entry in entries if "--hash=sha256:" not in entry] == []
 
 
+@pytest.mark.parametrize("python", ["3.10", "3.11", "3.14"])
+def test_of_a_lock_each_python_gets_one_version_of_all_that_it_needs(python: str) -> None:
+    command = [sys.executable, REPOSITORY / "deploy" / "packages" / "lock.py", LOCKS / "requirements.txt", python]
+
+    told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+    names = [canonicalize_name(name) for name in re.findall(r"(?m)^([\w.-]+)==", told)]
+    assert len(names) == len(set(names))
+    assert {canonicalize_name(one.name) for one in declared("dependencies")} <= set(names)
+    assert ";" not in told
+    assert told.count("--hash=sha256:") >= len(names)
+
+
 def test_every_extra_that_a_tracker_names_can_be_installed() -> None:
     extras = set(re.findall(r"(?m)^([\w-]+) = \[", PROJECT.split("[project.optional-dependencies]")[1].split("\n[")[0]))
     (everything,) = declared("all")
