@@ -215,19 +215,16 @@ def _backtest(options: argparse.Namespace) -> int:
     cards = None if options.gpu_file is None else gpus.read_gpus(options.gpu_file)
     if cards is not None and len(options.files) > 1:
         raise ConfigError("command line", "--gpu", found=f"{len(options.files)} logs", expected="one log, whose GPUs they are")
-    found = []
     with Progress(sys.stderr) as told:
-        for log in backtest.read(options.files, catalogue(_loaded(options.config_file)), told=told):
-            explained = options.explain or options.html is not None
-            result = backtest.backtest(
-                log, rules=rules, after_s=options.after, step_s=options.step_seconds, gpus=cards, explained=explained, told=told
-            )
-            found.append((log, result))
-            if result.clock == "steps" and options.step_seconds is None:
-                told.say(f"{log.path}: no times in the log, so a step counts as 1 s; --step-seconds says better")
-            if not options.json:
-                told.clear()
-                print(doctor.explanation(log, result) if options.explain else shown.text(log, result))
+        logs = backtest.read(options.files, catalogue(_loaded(options.config_file)), told=told)
+        jobs = [backtest.Job(log, options.after, options.step_seconds, cards) for log in logs]
+        explained = options.explain or options.html is not None
+        found = list(zip(logs, backtest.backtests(jobs, rules=rules, explained=explained, told=told), strict=True))
+    for log, result in found:
+        if result.clock == "steps" and options.step_seconds is None:
+            print(f"{log.path}: no times in the log, so a step counts as 1 s; --step-seconds says better", file=sys.stderr)
+        if not options.json:
+            print(doctor.explanation(log, result) if options.explain else shown.text(log, result))
     fired = [firing for _, result in found for firing in result.firings]
     if options.json:
         print(json.dumps(shown.document(fired), indent=2))
@@ -248,7 +245,9 @@ class Progress:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.clear()
+        if self._shown:
+            self._stream.write("\r\x1b[K")
+            self._stream.flush()
 
     def __call__(self, what: str, share: float) -> None:
         line = what if share <= 0 else f"{what}, {share:.0%}"
@@ -256,18 +255,6 @@ class Progress:
             self._stream.write(f"\r{line}\x1b[K")
             self._stream.flush()
             self._shown = line
-
-    def say(self, line: str) -> None:
-        """A line that stays."""
-        self.clear()
-        print(line, file=self._stream)
-
-    def clear(self) -> None:
-        """Make room for other output."""
-        if self._shown:
-            self._stream.write("\r\x1b[K")
-            self._stream.flush()
-            self._shown = ""
 
 
 def _support(options: argparse.Namespace) -> int:

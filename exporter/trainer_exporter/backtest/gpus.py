@@ -69,25 +69,25 @@ class GpuSeries:
         begin = start - offset
         return GpuSeries(self.path, {key: [(at - begin, value) for at, value in points] for key, points in self.samples.items()})
 
-    def at(self, now: float, *, run: str) -> dict[str, float]:
-        """What a scrape at ``now`` finds: the cards are those of ``run``."""
+    def at(self, now: float, *, run: str, instance: str = "backtest") -> dict[str, float]:
+        """What a scrape at ``now`` finds: the cards are those of ``run``, on ``instance`` where the file names no node."""
         found: dict[str, float] = {}
         for (name, labels), points in self.samples.items():
             place = bisect_right(points, (now, float("inf"))) - 1
             if place >= 0 and now - points[place][0] < HELD_S:
-                given = {**dict(labels), "run": run} if name == _RUN_INFO else dict(labels)
+                given = {"instance": instance, **dict(labels), **({"run": run} if name == _RUN_INFO else {})}
                 found[series(name, given)] = points[place][1]
         if not any(name == _RUN_INFO for name, _ in self.samples):
-            found |= {series(_RUN_INFO, {**card, "run": run}): 1.0 for card in self._cards()}
+            found |= {series(_RUN_INFO, {"instance": instance, **card, "run": run}): 1.0 for card in self._cards()}
         return found
 
     def _cards(self) -> list[dict[str, str]]:
-        cards = {
-            (labels["instance"], uuid, labels.get("gpu", ""))
-            for labels in (dict(labels) for _, labels in self.samples)
-            if (uuid := labels.get("uuid") or labels.get("UUID", ""))
-        }
-        return [{"instance": instance, "uuid": uuid, "gpu": gpu} for instance, uuid, gpu in sorted(cards)]
+        """Their labels, each card once."""
+        cards: dict[str, dict[str, str]] = {}
+        for labels in (dict(labels) for _, labels in self.samples):
+            if uuid := labels.get("uuid") or labels.get("UUID", ""):
+                cards[uuid] = {"uuid": uuid, **{name: labels[name] for name in ("instance", "gpu") if name in labels}}
+        return list(cards.values())
 
 
 def read_gpus(path: str) -> GpuSeries:
@@ -116,7 +116,7 @@ def _sample(line: str, where: str, scale: float) -> tuple[str, tuple[tuple[str, 
         raise TrainerExporterError(f'{where}: found {line[:80]!r}, expected name{{uuid="...",...}} value time')
     labels = {name: str(ast.literal_eval(text)) for name, text in _LABEL.findall(match["labels"])}
     name = match["name"] or labels.get("__name__", "")
-    kept = {"instance": "backtest", **{key: text for key, text in labels.items() if key not in _FLEET}}
+    kept = {key: text for key, text in labels.items() if key not in _FLEET}
     return name, tuple(sorted(kept.items())), value, float(match["time"]) * scale
 
 

@@ -33,20 +33,20 @@ _PAGE: Final = re.compile(r"(?m)^ +Labels:(\{.*\})\n +Annotations:(\{.*\})")
 _UNIT_S: Final = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800, "y": 31536000}
 
 
-def evaluate(tape: Tape, rules: Rulebook, *, waiting: Waiting = lambda _: None) -> list[tuple[float, Labels]]:
+def evaluate(tapes: Sequence[Tape], rules: Rulebook, *, waiting: Waiting = lambda _: None) -> list[tuple[float, Labels]]:
     """(seconds since the start, labels) of every alert that fires at an evaluation, in the order of time; by the real Prometheus."""
-    asked = [{"expr": _FIRING, "eval_time": f"{number * INTERVAL_S}s"} for number in range(tape.scrapes)]
-    said = _ask(tape, rules, {"promql_expr_test": asked}, waiting)
+    asked = [{"expr": _FIRING, "eval_time": f"{number * INTERVAL_S}s"} for number in range(max(tape.scrapes for tape in tapes))]
+    said = _ask(tapes, rules, {"promql_expr_test": asked}, waiting)
     found = [(_seconds(match[1]), _labels(alert)) for match in _GOT.finditer(said) for alert in _ALERT.findall(match[2])]
     return sorted(found, key=lambda each: each[0])
 
 
 def pages(
-    tape: Tape, rules: Rulebook, moments: Collection[tuple[str, float]], *, waiting: Waiting = lambda _: None
+    tapes: Sequence[Tape], rules: Rulebook, moments: Collection[tuple[str, float]], *, waiting: Waiting = lambda _: None
 ) -> list[tuple[float, Labels, Labels]]:
     """(seconds, labels, annotations) of the alerts of these names at these moments, with their templates filled in as for a page."""
     asked = [{"eval_time": f"{seconds:.0f}s", "alertname": alert, "exp_alerts": []} for alert, seconds in sorted(moments)]
-    said = _ask(tape, rules, {"alert_rule_test": asked}, waiting)
+    said = _ask(tapes, rules, {"alert_rule_test": asked}, waiting)
     starts = list(_CASE.finditer(said))
     ends = [*(case.start() for case in starts[1:]), len(said)]
     return [
@@ -56,12 +56,12 @@ def pages(
     ]
 
 
-def _ask(tape: Tape, rules: Rulebook, questions: Mapping[str, Sequence[Any]], waiting: Waiting) -> str:
+def _ask(tapes: Sequence[Tape], rules: Rulebook, questions: Mapping[str, Sequence[Any]], waiting: Waiting) -> str:
     """What promtool says to a test with these questions."""
     program = shutil.which("promtool")
     if program is None:
         raise TrainerExporterError("promtool is missing: it comes with Prometheus (on Debian: apt-get install prometheus)")
-    test = {"interval": f"{INTERVAL_S}s", "input_series": tape.input_series(), **questions}
+    test = {"interval": f"{INTERVAL_S}s", "input_series": [series for tape in tapes for series in tape.input_series()], **questions}
     document = {
         "rule_files": ["rules.yml"],
         "evaluation_interval": f"{INTERVAL_S}s",

@@ -1,0 +1,358 @@
+"""Logs that are composed: one function a scene, which the labels in composed.yml are about. Figures are drawn anew with the same seed.
+
+Most are Megatron's lines, because they tell of everything: stamps, saves, evaluations, restarts, the loss scale.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+START = datetime(2026, 3, 14, 9, 0, 0)
+Curve = Callable[[int], float]
+
+
+@dataclass
+class Scene:
+    """A log that is being written, and what two GPUs show meanwhile."""
+
+    target: int = 4000
+    now: datetime = START
+    step: int = 0
+    lines: list[str] = field(default_factory=list)
+    gpus: list[str] = field(default_factory=list)
+    dice: random.Random = field(default_factory=lambda: random.Random(7))
+
+    def say(self, text: str, *, after: float = 0.0) -> None:
+        """A line without a stamp, ``after`` seconds later."""
+        self.wait(after)
+        self.lines.append(text)
+
+    def wait(self, seconds: float) -> None:
+        self.now += timedelta(seconds=seconds)
+
+    def note(self, text: str, *, after: float = 0.0) -> None:
+        """A line with a stamp."""
+        self.wait(after)
+        self.lines.append(f"[{self.now:%Y-%m-%d %H:%M:%S}] {text}")
+
+    def start(self) -> None:
+        """What stands above the first iteration."""
+        self.note("training ...")
+        self.note(f"setting training iterations to {self.target}")
+
+    def train(self, records: int, *, loss: Curve, every_s: float = 20.0, of: int = 10, **more: Curve | float) -> None:
+        """``records`` lines, ``of`` iterations each; the curves are asked by iteration."""
+        for _ in range(records):
+            self.step += of
+            self.wait(every_s * self.dice.uniform(0.97, 1.03))
+            figures = {"norm": self.dice.gauss(1.0, 0.08), "rate": self._rate(), "scale": 65536.0, "skipped": 0.0}
+            figures |= {name: curve(self.step) if callable(curve) else curve for name, curve in more.items()}
+            shown = f" lm loss: {loss(self.step):.6E} |" if not math.isinf(loss(self.step)) else " lm loss: inf |"
+            self.lines.append(
+                f" [{self.now:%Y-%m-%d %H:%M:%S}] iteration {self.step:8d}/{self.target:8d} | consumed samples: {self.step * 512:12d} |"
+                f" elapsed time per iteration (ms): {every_s / of * 1000:.1f} | learning rate: {figures['rate']:.6E} |"
+                f" global batch size:   512 |{shown} loss scale: {figures['scale']:.1f} | grad norm: {figures['norm']:.3f} |"
+                f" number of skipped iterations: {figures['skipped']:3.0f} | number of nan iterations:   0 |"
+            )
+
+    def _rate(self) -> float:
+        if self.step < 200:
+            return 3e-4 * self.step / 200
+        return 3e-4 * (0.55 + 0.45 * math.cos(math.pi * self.step / max(self.target, self.step)))
+
+    def noise(self, share: float = 0.01) -> float:
+        return self.dice.gauss(1.0, share)
+
+    def learning(self, step: int) -> float:
+        """A loss that falls as it does in health."""
+        return (2.0 + 6.0 / (1 + step / 150)) * self.noise()
+
+    def evaluate(self, seconds: float, loss: float) -> None:
+        self.note("Evaluating on 4096 samples")
+        self.note("Evaluating iter 1/32", after=seconds / 32)
+        self.wait(seconds * 31 / 32)
+        self.note(f"validation loss at iteration {self.step} | lm loss value: {loss:.6E} | lm loss PPL: {math.exp(loss):.6E} |")
+
+    def save(self, seconds: float) -> None:
+        self.note(f"saving checkpoint at iteration {self.step:7d} to /ckpt/heron in torch_dist format")
+        self.note(f"  successfully saved checkpoint from iteration {self.step:7d} to /ckpt/heron [ t 1/8, p 1/4 ]", after=seconds)
+
+    def end(self) -> None:
+        self.say(f"[after training is done] datetime: {self.now:%Y-%m-%d %H:%M:%S} ")
+
+    def watch(self, since: datetime, until: datetime, **figures: float) -> None:
+        """What both GPUs show in that time."""
+        at = since
+        while at < until:
+            for uuid in ("GPU-a", "GPU-b"):
+                stamp = (at - datetime(1970, 1, 1)).total_seconds() * 1000
+                self.gpus += [f'gpu_{name}{{uuid="{uuid}",gpu="{uuid[-1]}"}} {value} {stamp:.0f}' for name, value in figures.items()]
+            at += timedelta(seconds=10)
+
+
+BUSY: Mapping[str, float] = {
+    "utilization_ratio": 0.97,
+    "memory_bandwidth_utilization_ratio": 0.5,
+    "power_watts": 380.0,
+    "power_limit_watts": 400.0,
+}
+SPINNING: Mapping[str, float] = {**BUSY, "utilization_ratio": 1.0, "memory_bandwidth_utilization_ratio": 0.01, "power_watts": 95.0}
+
+
+# Healthy, with every pause that is legitimate
+
+
+def healthy_to_the_end(scene: Scene) -> None:
+    scene.target = 1500
+    scene.start()
+    for _ in range(3):
+        scene.train(50, loss=scene.learning)
+        scene.evaluate(60, scene.learning(scene.step))
+        scene.save(40)
+    scene.end()
+
+
+def healthy_long_first_step(scene: Scene) -> None:
+    scene.start()
+    scene.wait(2700)
+    scene.train(60, loss=scene.learning)
+
+
+def healthy_long_evaluation(scene: Scene) -> None:
+    scene.start()
+    scene.train(60, loss=scene.learning)
+    scene.evaluate(720, 3.0)
+    scene.train(40, loss=scene.learning)
+
+
+def healthy_long_save(scene: Scene) -> None:
+    scene.start()
+    scene.train(60, loss=scene.learning)
+    scene.save(900)
+    scene.train(40, loss=scene.learning)
+
+
+def healthy_resume(scene: Scene) -> None:
+    scene.start()
+    scene.train(80, loss=scene.learning)
+    scene.save(30)
+    scene.train(20, loss=scene.learning)
+    scene.say(f"[exiting program at iteration {scene.step}] datetime: {scene.now:%Y-%m-%d %H:%M:%S} ")
+    scene.wait(600)
+    scene.start()
+    scene.note(" successfully loaded checkpoint from /ckpt/heron [ t 1/8, p 1/4 ] at iteration 800")
+    scene.step = 800
+    scene.train(60, loss=scene.learning)
+
+
+def healthy_cancelled(scene: Scene) -> None:
+    scene.start()
+    scene.train(80, loss=scene.learning)
+    scene.say(f"slurmstepd: error: *** STEP 4711.0 ON node-1 CANCELLED AT {scene.now:%Y-%m-%dT%H:%M:%S} ***", after=5)
+
+
+def healthy_time_limit(scene: Scene) -> None:
+    scene.start()
+    scene.train(80, loss=scene.learning)
+    scene.say(f"slurmstepd: error: *** JOB 4711 ON node-1 CANCELLED AT {scene.now:%Y-%m-%dT%H:%M:%S} DUE TO TIME LIMIT ***", after=5)
+
+
+def healthy_late_and_flat(scene: Scene) -> None:
+    """Most of a pre-training run is flat."""
+    scene.target, scene.step = 100_000, 60_000
+    scene.start()
+    scene.train(250, loss=lambda step: 2.2 * scene.noise(0.004), every_s=15)
+
+
+def healthy_small_loss(scene: Scene) -> None:
+    """A fine-tune that overfits: the ratios of a loss near 0 say nothing."""
+    scene.target = 1200
+    scene.start()
+    scene.train(120, loss=lambda step: (1.2 * math.exp(-step / 200) + 0.004) * scene.dice.lognormvariate(0, 0.3))
+
+
+def healthy_single_overflows(scene: Scene) -> None:
+    """The loss scale finds its place: halved now and then, and doubled again."""
+    scene.start()
+    for number in range(6):
+        scene.train(20, loss=scene.learning, scale=65536.0)
+        scene.train(1, loss=scene.learning, scale=32768.0, skipped=1.0)
+        scene.train(9, loss=scene.learning, scale=32768.0 if number % 2 else 65536.0)
+
+
+def healthy_noisy_tracebacks(scene: Scene) -> None:
+    """A logging error is not the trainer's."""
+    scene.start()
+    scene.train(30, loss=scene.learning)
+    for _ in range(3):
+        scene.say("--- Logging error ---")
+        scene.say("Traceback (most recent call last):")
+        scene.say("ValueError: I/O operation on closed file.")
+        scene.train(20, loss=scene.learning)
+
+
+def healthy_gpus(scene: Scene) -> None:
+    begin = scene.now
+    scene.start()
+    scene.train(60, loss=scene.learning)
+    scene.watch(begin, scene.now, **BUSY)
+
+
+# Numbers that go wrong
+
+
+def nan(scene: Scene) -> None:
+    scene.start()
+    scene.train(80, loss=scene.learning)
+    scene.train(12, loss=lambda _: math.nan, norm=math.nan)
+
+
+def nan_once(scene: Scene) -> None:
+    scene.start()
+    scene.train(60, loss=scene.learning)
+    scene.train(1, loss=lambda _: math.nan)
+    scene.train(40, loss=scene.learning)
+
+
+def infinite(scene: Scene) -> None:
+    scene.start()
+    scene.train(60, loss=scene.learning)
+    scene.train(12, loss=lambda _: math.inf)
+
+
+def hidden_nan(scene: Scene) -> None:
+    """Hugging Face's filter shows a loss of 0 and a gradient that is NaN."""
+    scene.note("***** Running training *****")
+    scene.say("  Total optimization steps = 2,000")
+    for step in range(10, 1000, 10):
+        bad = step > 600
+        loss, norm = ("0.0", "nan") if bad else (f"{scene.learning(step):.4f}", f"{scene.dice.gauss(1, 0.1):.4f}")
+        scene.say(f"{{'loss': {loss}, 'grad_norm': {norm}, 'learning_rate': {2e-5 * (1 - step / 2000):.6e}, 'epoch': {step / 1000:.2f}}}")
+
+
+def spike_that_heals(scene: Scene) -> None:
+    scene.start()
+    scene.train(80, loss=scene.learning)
+    scene.train(3, loss=lambda step: 7.5, norm=40.0)
+    scene.train(60, loss=scene.learning)
+
+
+def spike_that_lasts(scene: Scene) -> None:
+    scene.start()
+    scene.train(80, loss=scene.learning)
+    scene.train(40, loss=lambda step: 6.8 * scene.noise(0.05), norm=12.0)
+
+
+def level_shift(scene: Scene) -> None:
+    scene.start()
+    scene.train(150, loss=scene.learning)
+    scene.train(150, loss=lambda step: scene.learning(step) * 1.8)
+
+
+def early_plateau(scene: Scene) -> None:
+    scene.target = 20_000
+    scene.start()
+    scene.train(260, loss=lambda step: (4.0 + 4 * math.exp(-step / 60)) * scene.noise(0.003))
+
+
+def gradient_vanishes(scene: Scene) -> None:
+    scene.start()
+    scene.train(60, loss=scene.learning)
+    scene.train(180, loss=lambda _: 2.6 * scene.noise(0.002), norm=lambda _: 0.0005 * scene.noise())
+
+
+def rate_negative(scene: Scene) -> None:
+    scene.start()
+    scene.train(60, loss=scene.learning)
+    scene.train(40, loss=scene.learning, rate=-1e-6)
+
+
+def scale_collapses(scene: Scene) -> None:
+    scene.start()
+    scene.train(60, loss=scene.learning)
+    for number in range(1, 60):
+        scene.train(1, loss=scene.learning, scale=max(1.0, 65536.0 / 2**number), skipped=5.0)
+
+
+def evaluation_rises(scene: Scene) -> None:
+    scene.start()
+    for number in range(14):
+        scene.train(12, loss=scene.learning)
+        scene.evaluate(20, 2.5 + abs(number - 5) * 0.09)
+
+
+# Runs that stop
+
+
+def stall(scene: Scene) -> None:
+    scene.start()
+    scene.train(80, loss=scene.learning)
+
+
+def stall_in_a_collective(scene: Scene) -> None:
+    begin = scene.now
+    scene.start()
+    scene.train(60, loss=scene.learning)
+    hung = scene.now
+    scene.watch(begin, hung, **BUSY)
+    scene.watch(hung, hung + timedelta(seconds=500), **SPINNING)
+
+
+def out_of_memory(scene: Scene) -> None:
+    scene.start()
+    scene.train(80, loss=scene.learning)
+    scene.say("Traceback (most recent call last):", after=3)
+    scene.say("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.15 GiB")
+
+
+def collective_timeout(scene: Scene) -> None:
+    scene.start()
+    scene.train(80, loss=scene.learning)
+    scene.say(
+        "[rank3]:[E314 09:40:11.123456789 ProcessGroupNCCL.cpp:616] [Rank 3] Watchdog caught collective operation timeout: "
+        "WorkNCCL(SeqNum=4711, OpType=ALLREDUCE, NumelIn=1048576, NumelOut=1048576, Timeout(ms)=600000) ran for 600021 milliseconds "
+        "before timing out.",
+        after=605,
+    )
+
+
+def node_fails(scene: Scene) -> None:
+    scene.start()
+    scene.train(80, loss=scene.learning)
+    scene.say(f"slurmstepd: error: *** JOB 4711 ON node-3 CANCELLED AT {scene.now:%Y-%m-%dT%H:%M:%S} DUE TO NODE FAILURE ***", after=30)
+
+
+def disk_full(scene: Scene) -> None:
+    scene.start()
+    scene.train(80, loss=scene.learning)
+    scene.note(f"saving checkpoint at iteration {scene.step:7d} to /ckpt/heron in torch_dist format")
+    scene.say("Traceback (most recent call last):", after=12)
+    scene.say("OSError: [Errno 28] No space left on device: '/ckpt/heron/iter_0000800/model.pt'")
+
+
+def slower(scene: Scene) -> None:
+    scene.start()
+    scene.train(150, loss=scene.learning)
+    scene.train(130, loss=scene.learning, every_s=23.0)
+
+
+def written(name: str) -> Scene:
+    """The scene of this name, played out."""
+    scene = Scene()
+    play: Callable[[Scene], None] = globals()[name]
+    play(scene)
+    return scene
+
+
+def text(lines: Iterable[str]) -> str:
+    """As it stands in a file."""
+    return "".join(f"{line}\n" for line in lines)
+
+
+def names() -> Iterator[str]:
+    """All scenes, in the order of this file."""
+    return (name for name, value in globals().items() if getattr(value, "__annotations__", {}).get("scene") == "Scene")
