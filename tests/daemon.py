@@ -42,14 +42,14 @@ class Daemon:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.stop()
 
-    def start(self, *, ready_within_s: float = 20.0) -> None:
+    def start(self, *, ready_within_s: float = 60.0) -> None:
         """Start it and wait until it has read what is there."""
         command = [sys.executable, "-m", "trainer_exporter", "serve", *self._arguments]
         command.append(f"--web.listen-address={self.host}:{self.port or self._asked_port}")
         before = self.log().count("serving on port")
         with self._log.open("ab") as output:
             self.process = subprocess.Popen(command, stdout=output, stderr=output, env=self._env)
-        eventually(lambda: self.log().count("serving on port") > before or self.process.poll() is not None, within_s=15, what="serving")
+        eventually(lambda: self.log().count("serving on port") > before or self.process.poll() is not None, within_s=60, what="serving")
         assert self.process.poll() is None, self.log()
         self.port = int(re.findall(r"serving on port (\d+)", self.log())[-1])
         eventually(self.is_ready, within_s=ready_within_s, what=f"ready; its log: {self.log()}")
@@ -58,7 +58,7 @@ class Daemon:
         """SIGTERM, and the exit code."""
         if self.process.poll() is None:
             self.process.terminate()
-        return self.process.wait(timeout=15)
+        return self.process.wait(timeout=60)
 
     def kill(self) -> None:
         """SIGKILL: no chance to tidy up."""

@@ -30,7 +30,7 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 SHIPPED_ALERTMANAGER = REPOSITORY / "alertmanager" / "alertmanager.yml"
 SHIPPED_PROMETHEUS = REPOSITORY / "deploy" / "prometheus" / "prometheus.yml"
 SHIPPED_RECEIVER = "http://127.0.0.1:19401"
-START_S = 30.0
+START_S = 60.0
 PORTS = range(20_000, 32_000)  # below those that Linux takes for connections
 PORT_RANGES = 12
 
