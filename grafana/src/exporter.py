@@ -255,7 +255,9 @@ def _reading(page: Page) -> None:
     )
     gap = f"topk({WORST}, {_gap('instance')})"
     page.add(
-        curve("Parse gap", query(gap, "{{instance}}"), unit="percentunit", about=about, absent="no record has come").min(0),
+        curve("Parse gap", query(gap, "{{instance}}"), unit="percentunit", about=about, absent="no record has come")
+        .min(0)
+        .axis_soft_max(0.05),
         width=8,
         height=8,
     )

@@ -213,7 +213,8 @@ def _cards() -> Any:
         "L": ("last Xid", "gpu:xid_age_seconds:min"),
     }
     serves = f"max by (cluster, instance, gpu, uuid, run) ({of_nodes('gpu:run:info')})"
-    apart = f"max by (cluster, instance, gpu, uuid, reason) ({of_nodes('run:suspect_gpu')})"
+    suspected = f"max by (cluster, instance, gpu, uuid, reason) ({of_nodes('run:suspect_gpu')})"
+    apart = f"{suspected} or on (cluster, instance, uuid) 0 * {worst}"  # a value in each row, to sort by
     xid = f"min by (cluster, instance, gpu, uuid) ({of_nodes('gpu:xid_age_seconds:min')})"
     asked = {ref: xid if ref == "L" else busy.format(of_nodes(metric)) for ref, (_, metric) in figures.items()}
     panel = grid(
@@ -244,7 +245,7 @@ def _dressed(panel: Any) -> Any:
     panel.override_by_name("to the limit", [*colored, thresholds((ALWAYS, RED), (0, ORANGE), (4, "transparent"))])
     panel.override_by_name("throttled", [*colored, thresholds((0, "transparent"), (0.01, YELLOW), (0.5, RED)), option("decimals", 0)])
     panel.override_by_name("ECC", [*colored, thresholds((0, "transparent"), (1, RED)), option("unit", "none"), option("custom.width", 60)])
-    panel.override_by_name("clock", [option("unit", "hertz"), option("decimals", 2), option("custom.width", 90)])
+    panel.override_by_name("clock", [option("unit", "hertz"), option("decimals", 2), option("custom.width", 105)])
     panel.override_by_name("last Xid", [option("unit", "s"), option("decimals", 0), option("custom.width", 100)])
     panel.override_by_name("state", [*painted(GPU_STATES), option("custom.width", 90)])
     panel.override_by_name("place", [option("custom.hidden", True)])

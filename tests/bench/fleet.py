@@ -1,8 +1,8 @@
 """A fleet of any size as its exporters publish it at any moment: twelve runs on forty nodes of eight cards, again and again.
 
 All of it is computed from the moment alone, so a page of now and the page of two hours ago come from the same place. Two runs are sick:
-one hangs, because a rank of it is stuck and its card idle; one is slow, because a card of it is held down by heat. Names of metrics are the
-exporter's.
+one hangs, because a rank of it is stuck and its card idle; one is slow, because a card of it is held down by heat. A fleet may have other
+runs and other fates: one that has lost a card, one that evaluates for long. Names of metrics are the exporter's.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import http.server
 import math
 import random
 import threading
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 CARDS = 8
@@ -21,7 +21,7 @@ TILE = 40  # nodes that the twelve runs take; a larger fleet has them again unde
 PHASES = ("starting", "training", "evaluating", "checkpointing", "ended", "failed")
 CARD = "NVIDIA H100 80GB HBM3"
 LIMIT_W, PEAK_FLOPS = 700.0, 989e12
-HUNG_S, SLOW_S = 1080.0, 2700.0  # how long the two runs have been sick
+SICK_S = {"hung": 1080.0, "slow": 2700.0}  # how long runs have had their fate
 EVAL_EVERY_S, EVAL_S = 2400.0, 60.0
 SAVE_EVERY_S, SAVE_S = 1800.0, 48.0
 LONG_AGO_S = 40_000.0
@@ -59,23 +59,33 @@ RUNS = (
     Run("moe-8x7b-stage2", "llm", 12, 4, 6.3, 2.05, 0.42, 0.62, "slow"),
     Run("qwen-72b-sft", "align", 16, 4, 8.2, 1.31, 0.43, 0.49),
     Run("reward-34b", "align", 20, 3, 4.1, 0.62, 0.46, 0.77),
-    Run("vit-g-clip", "vision", 23, 3, 1.1, 2.43, 0.51, 0.12),
+    Run("vit-g-clip", "vision", 23, 3, 1.1, 2.43, 0.51, 0.32),
     Run("whisper-xl", "speech", 26, 2, 0.9, 0.88, 0.39, 0.86),
     Run("gemma-9b-grpo", "align", 28, 2, 9.6, 0.34, 0.33, 0.30),
     Run("mistral-7b-sft", "align", 30, 2, 2.2, 1.24, 0.52, 0.55),
     Run("phi-4-dpo", "align", 32, 2, 3.1, 0.51, 0.48, 0.41),
-    Run("olmo-7b", "llm", 34, 2, 2.6, 2.31, 0.50, 0.09),
+    Run("olmo-7b", "llm", 34, 2, 2.6, 2.31, 0.50, 0.29),
     Run("qwen-7b-lora", "align", 36, 1, 1.7, 1.12, 0.45, 0.94),
 )
 STUCK_CARD, HOT_CARD = (10, 3), (13, 6)  # node of the tile, card
+LOST_CARD = (1, 5)  # node of the run, card
+STANDING = frozenset({"hung", "lost"})  # fates in which no step is made
 
 
 @dataclass(frozen=True)
 class Fleet:
-    """``nodes`` nodes, seen from ``now``: what went wrong did so some time before it."""
+    """``nodes`` nodes, seen from ``now``: what went wrong did so some time before it.
+
+    ``runs`` are those of ``tile`` nodes, ``sick_s`` says for how long each fate has been at work (below 0: it comes later), ``end`` when all
+    runs come to their end and every card is well again.
+    """
 
     nodes: int
     now: float
+    runs: Sequence[Run] = RUNS
+    tile: int = TILE
+    sick_s: Mapping[str, float] = field(default_factory=lambda: SICK_S)
+    end: float = math.inf
 
     def instance(self, node: int) -> str:
         return f"node{node + 1:0{max(2, len(str(self.nodes)))}d}"
@@ -85,35 +95,56 @@ class Fleet:
 
     def samples(self, node: int, moment: float) -> Iterator[Sample]:
         """All that is published on a node, by trainer-exporter and where it is there by dcgm-exporter."""
-        place = node % TILE
-        run = next((run for run in RUNS if run.first <= place < run.first + run.nodes), None)
-        if run is not None and place == run.first:
+        yield from self.of_run(node, moment)
+        yield from self.of_node(node, moment)
+
+    def of_run(self, node: int, moment: float) -> Iterator[Sample]:
+        """What the node tells of the run whose log is there, if one is."""
+        run = self.run_on(node)
+        if run is not None and node % self.tile == run.first:
             yield from self._of_run(run, self._named(run, node), moment)
+
+    def of_node(self, node: int, moment: float) -> Iterator[Sample]:
+        """What the node tells of its cards and of its exporter."""
+        place, run = node % self.tile, self.run_on(node) if moment < self.end else None
         for card in range(CARDS):
             labels = {"gpu": str(card), "uuid": f"GPU-{node:05d}-{card}"}
             if run is not None:
                 rank = (place - run.first) * CARDS + card
                 yield Sample("gpu_run_info", {**labels, "run": self._named(run, node), "rank": str(rank), "local_rank": str(card)}, 1)
-            yield from _card(labels, self._readings(run, place, card, moment), node=node, is_dcgm=place in DCGM)
+            if run is not None and self._is_lost(run, place, card, moment):
+                yield from (Sample(name, labels, value) for name, value in (("gpu_lost", 1), ("gpu_collect_success", 0)))
+            else:
+                yield from _card(labels, self._readings(run, place, card, moment), node=node, is_dcgm=place in DCGM)
         yield from _daemon(node, has_run=run is not None and place == run.first, moment=moment, now=self.now)
 
-    def _named(self, run: Run, node: int) -> str:
-        return run.name if node < TILE else f"{run.name}-{node // TILE}"
+    def run_on(self, node: int) -> Run | None:
+        """The run that the node serves."""
+        place = node % self.tile
+        return next((run for run in self.runs if run.first <= place < run.first + run.nodes), None)
 
-    def _since(self, run: Run, moment: float) -> float:
-        """Seconds that the run has been sick for; below 0 it is not."""
-        return moment - self.now + {"hung": HUNG_S, "slow": SLOW_S}.get(run.fate, -LONG_AGO_S)
+    def sick_for_s(self, run: Run, moment: float) -> float:
+        """Seconds that the run has had its fate; below 0 it has not yet."""
+        return moment - self.now + self.sick_s.get(run.fate, -LONG_AGO_S)
+
+    def _named(self, run: Run, node: int) -> str:
+        return run.name if node < self.tile else f"{run.name}-{node // self.tile}"
+
+    def _is_lost(self, run: Run, place: int, card: int, moment: float) -> bool:
+        return run.fate == "lost" and (place - run.first, card) == LOST_CARD and self.sick_for_s(run, moment) > 0
 
     def _is_stuck(self, run: Run, place: int, card: int, moment: float) -> bool:
-        return run.fate == "hung" and (place, card) == STUCK_CARD and self._since(run, moment) > 0
+        return run.fate == "hung" and (place, card) == STUCK_CARD and self.sick_for_s(run, moment) > 0
 
     def _of_run(self, run: Run, name: str, moment: float) -> Iterator[Sample]:
-        state = _state(run, moment, sick_s=self._since(run, moment))
+        state = _state(run, min(moment, self.end), now=self.now, sick_s=self.sick_for_s(run, min(moment, self.end)))
+        if moment >= self.end:
+            state = replace(state, phase="ended")
         told = {"format": "megatron", "job_id": str(4000 + run.first), "user": "lin", "output_dir": f"/data/{run.name}", "team": run.team}
         yield Sample("trainer_run_info", {"run": name, **told, "owner": "ada", "page": "yes"}, 1)
         for phase in PHASES:
             yield Sample("trainer_run_phase", {"run": name, "phase": phase}, phase == state.phase)
-        for metric, value in _figures(run, state, moment).items():
+        for metric, value in _figures(run, state, moment, is_over=moment >= self.end).items():
             yield Sample(f"trainer_{metric}", {"run": name}, value)
         for quantile, gap in (("0.5", run.step_s), ("0.95", 1.3 * run.step_s), ("1", SAVE_S + EVAL_S)):
             yield Sample("trainer_progress_gap_seconds", {"run": name, "quantile": quantile}, gap)
@@ -133,8 +164,8 @@ class Fleet:
     def _readings(self, run: Run | None, place: int, card: int, moment: float) -> dict[str, float]:
         """What a card reads: it works, idles, spins in a hung collective, or is held down by heat."""
         wobble = _noise("card", f"{place}.{card}", moment)
-        hung = run is not None and run.fate == "hung" and self._since(run, moment) > 0
-        hot = run is not None and run.fate == "slow" and self._since(run, moment) > 0 and (place, card) == HOT_CARD
+        hung = run is not None and run.fate in STANDING and self.sick_for_s(run, moment) > 0
+        hot = run is not None and run.fate == "slow" and self.sick_for_s(run, moment) > 0 and (place, card) == HOT_CARD
         if run is None or self._is_stuck(run, place, card, moment):
             return _read(busy=0, traffic=0, power=68 + card, celsius=33 + card, clock=345, used=0.01)
         if hung:
@@ -163,19 +194,22 @@ class _State:
     pace: float  # 1 is the run's own
 
 
-def _state(run: Run, moment: float, *, sick_s: float) -> _State:
-    """A hung run stands where it stood, and logs nothing any more."""
-    seen = moment - max(0.0, sick_s) if run.fate == "hung" else moment
+def _state(run: Run, moment: float, *, now: float, sick_s: float) -> _State:
+    """A hung run stands where it stood, and logs nothing any more; nor does one that evaluates for long."""
+    stands = sick_s > 0 and run.fate in {*STANDING, "evaluating"}
+    seen = moment - sick_s if stands else moment
     shift = 97.0 * run.first
     in_save, in_eval = (seen + shift) % SAVE_EVERY_S, (seen + shift + 700) % EVAL_EVERY_S
     phase = "checkpointing" if in_save < SAVE_S else "evaluating" if in_eval < EVAL_S else "training"
+    if stands:  # within its steps, or in what it is known for
+        phase = "training" if run.fate in STANDING else run.fate
     aside = min(in_save if phase == "checkpointing" else in_eval if phase == "evaluating" else 0.0, 90.0)
     pace = 0.88 if run.fate == "slow" and sick_s > 0 else 1.0
     hours = seen % 1e6 / 3600
     falling = run.loss * (1 + 0.02 * math.exp(-run.done) - 0.004 * (hours % 24))
     return _State(
         phase=phase,
-        step=run.done * run.target + (seen % 1e6) / run.step_s % (0.05 * run.target),
+        step=run.done * run.target + (seen - now) / run.step_s,
         progress=seen - aside - (seen % run.step_s),
         saved=seen - (in_save - SAVE_S if in_save >= SAVE_S else in_save + SAVE_EVERY_S - SAVE_S),
         evaluated=falling * 1.04,
@@ -184,7 +218,7 @@ def _state(run: Run, moment: float, *, sick_s: float) -> _State:
     )
 
 
-def _figures(run: Run, state: _State, moment: float) -> dict[str, float]:
+def _figures(run: Run, state: _State, moment: float, *, is_over: bool) -> dict[str, float]:
     step_s = run.step_s / state.pace * (1 + 0.004 * abs(_noise(run.name, "step", state.progress)))
     norm = 0.8 * math.exp(0.15 * _noise(run.name, "norm", state.progress))
     gpus = run.nodes * CARDS
@@ -197,7 +231,7 @@ def _figures(run: Run, state: _State, moment: float) -> dict[str, float]:
         "remaining_seconds": (run.target - state.step) * step_s,
         "step_timestamp_seconds": state.progress,
         "progress_age_seconds": max(0.0, moment - state.progress),
-        "writer_alive": 1,
+        "writer_alive": not is_over,
         "loss": state.loss,
         "eval_loss": state.evaluated,
         "grad_norm": norm,
@@ -326,13 +360,25 @@ def line(sample: Sample, **more: str) -> str:
 @contextlib.contextmanager
 def pages(fleet: Fleet) -> Iterator[int]:
     """The port on which /NODE is the page of a node, as it is at the fleet's moment."""
-    texts = ["".join(f"{line(sample)}\n" for sample in fleet.samples(node, fleet.now)).encode() for node in range(fleet.nodes)]
+    texts = [text(fleet.samples(node, fleet.now)) for node in range(fleet.nodes)]
+    with served(texts.__getitem__) as port:
+        yield port
+
+
+def text(samples: Iterable[Sample]) -> bytes:
+    """Of a page, or of a part of one."""
+    return "".join(f"{line(sample)}\n" for sample in samples).encode()
+
+
+@contextlib.contextmanager
+def served(page: Callable[[int], bytes]) -> Iterator[int]:
+    """The port on which /NODE is what ``page`` says of a node."""
 
     class Handler(http.server.BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
         def do_GET(self) -> None:
-            body = texts[int(self.path.strip("/"))]
+            body = page(int(self.path.strip("/")))
             self.send_response(200)
             self.send_header("Content-Type", "text/plain; version=0.0.4")
             self.send_header("Content-Length", str(len(body)))

@@ -64,8 +64,16 @@ def watched(nodes: int, folder: Path, *, interval: str = "15s") -> Iterator[stac
         with stack.prometheus(folder, yaml.safe_dump(config)) as server:
             runs = sum(node % fleet.TILE == run.first for node in range(nodes) for run in fleet.RUNS)
             ready = f"{READY} == {runs} and on () count(node:gpu_state:max) == {nodes} and on () cluster:gpus:count"
-            stack.eventually(lambda: server.query(ready), within_s=PATIENCE_S, what=f"{ready}; {server.query(READY)}", every_s=1)
+            stack.eventually(lambda: _holds(server, ready), within_s=PATIENCE_S, what=ready, every_s=1)
             yield server
+
+
+def _holds(server: stack.Prometheus, expr: str) -> bool:
+    """Not yet, where the server is too busy to say."""
+    try:
+        return bool(server.query(expr))
+    except OSError:
+        return False
 
 
 def queries(*panels: str) -> list[str]:
