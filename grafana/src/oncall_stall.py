@@ -158,4 +158,5 @@ def _processes() -> Any:
     )
     states = f"sum by (state) ({scraped('trainer_processes')}) > 0"
     panel = grid("Processes", rows(states, ref="A"), unit="none", about=about, absent="none known")
-    return panel.transformations(columns("state", "Value", names={"Value": "number"})[1:])
+    panel.transformations(columns("state", "Value", names={"Value": "number"})[1:])
+    return panel.override_by_name("number", [option("custom.width", 80)])
