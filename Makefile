@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 PROGRAMS := prometheus promtool prometheus-alertmanager amtool gcc
 PACKAGES := prometheus prometheus-alertmanager gcc libc6-dev
 
-.PHONY: help docs demo test check format dashboards test-live truth fuzz mutate manifests dist wheelhouse lock sbom programs clean
+.PHONY: help docs demo test check format dashboards test-live test-engines test-scale scale-out truth fuzz mutate manifests dist wheelhouse lock sbom programs clean
 
 help: ## say what there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -28,6 +28,7 @@ check: $(VENV)/.ready .venv-operator/.ready programs ## linters, types, rules, r
 	$(BIN)/python alertmanager/build.py --check
 	$(BIN)/python grafana/build.py --check
 	$(BIN)/python deploy/kubernetes/build.py --check
+	$(BIN)/python deploy/scale-out/build.py --check
 	$(BIN)/python docs/build.py --check
 	.venv-operator/bin/python deploy/kubernetes/validate.py
 
@@ -99,6 +100,18 @@ sbom: .venv-release/.ready ## dist/sbom.json: what the container is made of, in 
 	$(PYTHON) -m venv .venv-operator
 	.venv-operator/bin/pip install --quiet --disable-pip-version-check -r deploy/kubernetes/requirements.txt
 	touch $@
+
+test-engines: $(VENV)/.ready programs ## every scene of every alert in every engine: promtool and vmalert-tool on PATH and in PROGRAMS_DIR
+	$(BIN)/python tests/rules/engines.py $(ALERTS)
+
+ENGINE ?= prometheus
+NODES ?= 1250
+
+test-scale: $(VENV)/.ready programs ## 1,250 simulated nodes, a hang and a lost card, in real time: two pages; ENGINE=victoria for the other engine
+	$(BIN)/python tests/scale/incident.py --engine $(ENGINE) --nodes $(NODES)
+
+scale-out: $(VENV)/.ready ## the rules in the forms of vmalert and Mimir
+	$(BIN)/python deploy/scale-out/build.py
 
 mutate: $(VENV)/.ready programs ## break every rule in every small way, and see whether a scene notices; RULES=FAMILY for one file
 	$(BIN)/python tests/rules/mutate.py $(RULES)

@@ -210,7 +210,7 @@ def alertmanager(directory: Path, config: str) -> Iterator[Alertmanager]:
         f"--web.listen-address=127.0.0.1:{port}",
         "--cluster.listen-address=",
     ]
-    with _running(["prometheus-alertmanager", "alertmanager"], arguments, directory=directory, port=port) as process:
+    with running(["prometheus-alertmanager", "alertmanager"], arguments, directory=directory, port=port) as process:
         yield Alertmanager(f"http://127.0.0.1:{port}", process)
 
 
@@ -228,12 +228,12 @@ def prometheus(directory: Path, config: str, *options: str) -> Iterator[Promethe
         "--log.level=warn",
         *options,
     ]
-    with _running(["prometheus"], arguments, directory=directory, port=port) as process:
+    with running(["prometheus"], arguments, directory=directory, port=port) as process:
         yield Prometheus(f"http://127.0.0.1:{port}", process)
 
 
 @contextlib.contextmanager
-def _running(names: Sequence[str], arguments: Sequence[str], *, directory: Path, port: int) -> Iterator[subprocess.Popen[bytes]]:
+def running(names: Sequence[str], arguments: Sequence[str], *, directory: Path, port: int) -> Iterator[subprocess.Popen[bytes]]:
     """The first of these programs that is installed, until the block ends; its log stands beside its data."""
     program = next((path for name in names if (path := shutil.which(name))), None)
     assert program is not None, f"none of {', '.join(names)} is installed"

@@ -76,8 +76,8 @@ STANDING = frozenset({"hung", "lost"})  # fates in which no step is made
 class Fleet:
     """``nodes`` nodes, seen from ``now``: what went wrong did so some time before it.
 
-    ``runs`` are those of ``tile`` nodes, ``sick_s`` says for how long each fate has been at work (below 0: it comes later), ``end`` when all
-    runs come to their end and every card is well again.
+    ``runs`` are those of ``tile`` nodes, ``sick_s`` says for how long each fate has been at work (below 0: it comes later), ``end`` when
+    all runs come to their end and every card is well again.
     """
 
     nodes: int
@@ -106,7 +106,8 @@ class Fleet:
 
     def of_node(self, node: int, moment: float) -> Iterator[Sample]:
         """What the node tells of its cards and of its exporter."""
-        place, run = node % self.tile, self.run_on(node) if moment < self.end else None
+        place, here = node % self.tile, self.run_on(node)
+        run = here if moment < self.end else None
         for card in range(CARDS):
             labels = {"gpu": str(card), "uuid": f"GPU-{node:05d}-{card}"}
             if run is not None:
@@ -116,7 +117,7 @@ class Fleet:
                 yield from (Sample(name, labels, value) for name, value in (("gpu_lost", 1), ("gpu_collect_success", 0)))
             else:
                 yield from _card(labels, self._readings(run, place, card, moment), node=node, is_dcgm=place in DCGM)
-        yield from _daemon(node, has_run=run is not None and place == run.first, moment=moment, now=self.now)
+        yield from _daemon(node, has_run=here is not None and place == here.first, moment=moment, now=self.now)
 
     def run_on(self, node: int) -> Run | None:
         """The run that the node serves."""
@@ -152,9 +153,9 @@ class Fleet:
             change = -0.007 - 0.006 * (1 - run.done) + _noise(run.name, window, moment) * 0.001
             yield Sample("trainer_loss_change_ratio", {"run": name, "window": window}, change)
             yield Sample("trainer_loss_oscillation_ratio", {"run": name, "window": window}, 0.05)
-        for field in ("loss", "grad_norm"):
-            yield Sample("trainer_nonfinite_steps_total", {"run": name, "field": field}, 0)
-            yield Sample("trainer_nonfinite_streak_records", {"run": name, "field": field}, 0)
+        for figure in ("loss", "grad_norm"):
+            yield Sample("trainer_nonfinite_steps_total", {"run": name, "field": figure}, 0)
+            yield Sample("trainer_nonfinite_streak_records", {"run": name, "field": figure}, 0)
         for kind in ("cuda_oom", "nccl_timeout", "traceback", "disk_full"):
             yield Sample("trainer_incidents_total", {"run": name, "kind": kind}, 0)
         for process_state, number in (("running", CARDS), ("sleeping", 5 * CARDS), ("uninterruptible", 0), ("zombie", 0)):

@@ -1,0 +1,174 @@
+"""Every scene of every alert in every engine that is here: ``python tests/rules/engines.py [ALERT ...]`` prints a table, scenes by engine.
+
+Engines are each promtool and each vmalert-tool found on PATH and in PROGRAMS_DIR (folders, parted by colons). For vmalert-tool the scenes
+are rewritten: its word for expressions, and groups cut where a rule asks for what another one of its group records. Then come the files of
+deploy/scale-out, each checked by the program that it is for. Exit code 1 when anything differs.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+HERE = Path(__file__).resolve().parent
+SCALE_OUT = HERE.parents[1] / "deploy" / "scale-out"
+sys.path[:0] = [str(SCALE_OUT)]
+
+import build  # noqa: E402 - found by the line above
+
+SCENES = sorted(HERE.glob("*_test.yml"))
+NEEDED = ("promtool", "vmalert-tool", "vmalert", "vmagent", "victoria-metrics")
+HOW = """missing: {missing}
+Debian has promtool (package prometheus). From Debian forky on it has VictoriaMetrics' programs too (package victoria-metrics, with vmagent,
+vmalert and vmalert-tool); on an older one unpack that package, they need nothing but libc:
+  apt-get download victoria-metrics && dpkg-deb -x victoria-metrics_*.deb programs
+  PROGRAMS_DIR=programs/usr/bin make test-engines
+"""
+
+
+@dataclass(frozen=True)
+class Engine:
+    """A program that plays scenes."""
+
+    name: str  # with its version
+    program: Path
+
+    @property
+    def is_vm(self) -> bool:
+        return self.program.name == "vmalert-tool"
+
+    def differs(self, scenes: Path) -> str:
+        """What the program says where it does not see what the scenes promise; empty when it does."""
+        if not self.is_vm:
+            return _said([self.program, "test", "rules", scenes.name], cwd=scenes.parent)
+        with tempfile.TemporaryDirectory() as made:
+            rewritten = Path(made) / scenes.name
+            rewritten.write_text(yaml.safe_dump(for_vmalert(scenes, Path(made)), sort_keys=False))
+            return _said([self.program, "unittest", "--disableAlertgroupLabel", f"--files={rewritten}"], cwd=Path(made))
+
+
+def folders() -> list[str]:
+    """Where programs are looked for."""
+    return [*os.environ.get("PATH", "").split(os.pathsep), *filter(None, os.environ.get("PROGRAMS_DIR", "").split(os.pathsep))]
+
+
+def program(name: str) -> Path | None:
+    """The last one of that name: what PROGRAMS_DIR has outweighs what is installed."""
+    found = [path for folder in reversed(folders()) if (path := shutil.which(name, path=folder))]
+    return Path(found[0]).resolve() if found else None
+
+
+def engines() -> Iterator[Engine]:
+    """Every engine once, by version."""
+    seen: set[str] = set()
+    for name in ("promtool", "vmalert-tool"):
+        for folder in folders():
+            path = shutil.which(name, path=folder)
+            if path and (engine := Engine(f"{name} {_version(path)}".strip(), Path(path).resolve())).name not in seen:
+                seen.add(engine.name)
+                yield engine
+
+
+def _version(path: str) -> str:
+    """Of a program; empty for VictoriaMetrics' tool, which does not tell."""
+    told = subprocess.run([path, "--version"], capture_output=True, text=True, check=False)
+    found = re.search(r"\d+\.\d+(?:\.\d+)?", told.stdout + told.stderr)
+    return found[0] if found else ""
+
+
+def _said(command: list[str | Path], *, cwd: Path) -> str:
+    played = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False, cwd=cwd)
+    return "" if played.returncode == 0 else (played.stdout + played.stderr).strip() or f"exit code {played.returncode}"
+
+
+def for_vmalert(scenes: Path, folder: Path) -> dict[str, Any]:
+    """A file of scenes as vmalert-tool reads it; the rules, cut into groups that do not ask for their own, are written to ``folder``."""
+    content: dict[str, Any] = yaml.safe_load(scenes.read_text())
+    pieces: dict[str, list[str]] = {}
+    groups: list[dict[str, Any]] = []
+    for file in content["rule_files"]:
+        for group in yaml.safe_load((scenes.parent / file).read_text())["groups"]:
+            cut = [{"name": f"{group['name']}-{number:02}", "rules": rules} for number, rules in enumerate(build.apart(group["rules"]))]
+            pieces[group["name"]] = [piece["name"] for piece in cut]
+            groups += cut
+    rules = folder / "rules.yml"
+    rules.write_text(yaml.safe_dump({"groups": groups}, sort_keys=False))
+    order = content.get("group_eval_order") or list(pieces)
+    return {
+        "rule_files": [str(rules)],
+        "evaluation_interval": content.get("evaluation_interval", "1m"),
+        "group_eval_order": [piece for name in order for piece in pieces[name]],
+        "tests": [_scene(scene) for scene in content["tests"]],
+    }
+
+
+def _scene(scene: Mapping[str, Any]) -> dict[str, Any]:
+    """Expressions under vmalert-tool's word for them, without the label that it puts onto ALERTS in spite of its own flag."""
+    asked = [{**case, "expr": f'label_del({case["expr"]}, "alertgroup")'} for case in scene.get("promql_expr_test", ())]
+    rest = {key: value for key, value in scene.items() if key != "promql_expr_test"}
+    return {**rest, "metricsql_expr_test": asked} if asked else rest
+
+
+def shipped() -> Iterator[tuple[str, str]]:
+    """Each file of deploy/scale-out, and what its program has against it."""
+    promtool, vmalert, vmagent = (program(name) for name in ("promtool", "vmalert", "vmagent"))
+    assert promtool and vmalert and vmagent
+    yield (
+        "prometheus-agent.yml (promtool)",
+        _said([promtool, "check", "config", "--agent", SCALE_OUT / "prometheus-agent.yml"], cwd=SCALE_OUT),
+    )
+    yield (
+        "vmagent.yml (vmagent)",
+        _said([vmagent, "-dryRun", "-promscrape.config.strictParse", f"-promscrape.config={SCALE_OUT / 'vmagent.yml'}"], cwd=SCALE_OUT),
+    )
+    for name, rules in (("vmalert/rules.yml", SCALE_OUT / "vmalert" / "rules.yml"), ("alertmanager/rules", build.RULES / "*.yml")):
+        yield f"{name} (vmalert)", _said([vmalert, "-dryRun", f"-rule={rules}"], cwd=SCALE_OUT)
+    yield "vmalert/rules.yml (promtool)", _rules_by_promtool(promtool, "vmalert")
+    yield "mimir/rules.yml (promtool)", _rules_by_promtool(promtool, "mimir")
+
+
+def _rules_by_promtool(promtool: Path, form: str) -> str:
+    """promtool takes groups and rules, without what the form adds to them."""
+    groups = yaml.safe_load((SCALE_OUT / form / "rules.yml").read_text())["groups"]
+    plain = [{"name": group["name"], "rules": group["rules"]} for group in groups]
+    with tempfile.NamedTemporaryFile("w", suffix=".yml") as file:
+        yaml.safe_dump({"groups": plain}, file)
+        file.flush()
+        return _said([promtool, "check", "rules", file.name], cwd=SCALE_OUT)
+
+
+def main(chosen: list[str]) -> int:
+    missing = [name for name in NEEDED if program(name) is None]
+    if missing:
+        sys.stderr.write(HOW.format(missing=", ".join(missing)))
+        return 2
+    found = list(engines())
+    width = max(len(path.stem) for path in SCENES)
+    sys.stdout.write(f"{'':{width}}  " + "  ".join(f"{engine.name:20}" for engine in found) + "\n")
+    told: list[str] = []
+    for path in SCENES:
+        if chosen and path.name.removesuffix("_test.yml") not in chosen:
+            continue
+        said = [engine.differs(path) for engine in found]
+        sys.stdout.write(f"{path.stem:{width}}  " + "  ".join(f"{'differs' if text else 'same':20}" for text in said) + "\n")
+        sys.stdout.flush()
+        told += [f"\n{path.stem}, {engine.name}:\n{text}\n" for engine, text in zip(found, said, strict=True) if text]
+    for what, text in shipped():
+        sys.stdout.write(f"{what}: {'taken' if not text else 'refused'}\n")
+        told += [f"\n{what}:\n{text}\n"] if text else []
+    sys.stdout.writelines(told)
+    return 1 if told else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
