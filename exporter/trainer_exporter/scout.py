@@ -20,14 +20,12 @@ from trainer_exporter.feeds import Assignment
 from trainer_exporter.health import Health
 from trainer_exporter.model import GpuAllocation, GpuOwner, GpuSnapshot
 from trainer_exporter.names import sanitise
+from trainer_exporter.remembered import Remembered
 from trainer_exporter.runs.store import Store
 from trainer_exporter.sources.discovery import Discovery, DiscoveryLimits, Found, Spec
 from trainer_exporter.sources.holders import Held, Holders, Process
 from trainer_exporter.sources.mounts import is_shared
-from trainer_exporter.sources.naming import Named, is_of_output, is_reopened, run_directory, run_names, tracker_of
-from trainer_exporter.sources.walk import has_magic
-
-REMEMBERED_S = 3600.0
+from trainer_exporter.sources.naming import Named, grouped, is_of_output, is_reopened, run_directory, run_names, tracker_of
 
 
 @dataclass(slots=True)
@@ -81,7 +79,7 @@ class Scout:
         self._started_wall = clock.wall()
         self._processes = Processes(proc_root, pods=Path(host_root, "var/log/pods"))
         logs = Logs(self._processes, clock, host_root=host_root)
-        self._watched = Watched(self._processes, logs, clock, remembered_s=config.limits.max_age_s)
+        self._watched = Watched(self._processes, logs, clock, health=health, remembered_s=config.limits.max_age_s)
         self._holders = Holders(clock, proc_root=proc_root)
         self._attribution = Attribution(clock, self._processes, template=config.runs.name or None)
         self._discovery = self._new_discovery()
@@ -90,7 +88,8 @@ class Scout:
         self._from_process: dict[str, Name] = {}
         self._output_dirs: Mapping[str, str] = {}
         self._writers: defaultdict[str, _Writer] = defaultdict(_Writer)
-        self._seen_mono: dict[str, float] = {}
+        self._groups: Mapping[str, Sequence[str]] = {}
+        self._remembered = Remembered(clock)
         self._known_at_start: frozenset[str] | None = None
         self._view = _View()
 
@@ -152,6 +151,8 @@ class Scout:
             pids={**{owner.pid: owner.run for owner in owners if owner.pid and owner.run}, **writers},
         )
         self._report_writers(assignments, held, {each.path: each for each in followed})
+        for each in followed:
+            self._remembered.see(each.path, run=self._run(each), led_by=self._led_by(each))
         self._output_dirs = self._named_output_dirs(followed)
         self.has_looked = True
 
@@ -209,12 +210,14 @@ class Scout:
         return any(run_directory(path) == directory for path in self._named)
 
     def _forget_the_gone(self, followed: Sequence[Found]) -> None:
-        """What is known of a path outlives its file for a while: in the middle of a rotation nothing stands there."""
-        now = self._clock.mono()
-        self._seen_mono.update((each.path, now) for each in followed)
-        for path in [path for path, seen in self._seen_mono.items() if now - seen > REMEMBERED_S]:
-            for known in (self._seen_mono, self._named, self._joined, self._from_process, self._writers):
+        """What is known of a path outlives its file for a while; of a run without any nothing will be heard any more."""
+        most = self._config.limits.files
+        gone = self._remembered.forget({each.path for each in followed}, most=most, is_written_on=self._is_written_on)
+        for path, runs in gone.items():
+            for known in (self._named, self._joined, self._from_process, self._writers):
                 known.pop(path, None)
+            for run in runs:
+                self._store.note_writer(run, False)
 
     # -- processes
 
@@ -240,6 +243,13 @@ class Scout:
             by_run[assignment.run].append(assignment.path)
         for run, paths in by_run.items():
             self._store.note_writer(run, self._is_written(run, [followed[path] for path in paths], held))
+        for run, left in self._remembered.left(by_run.keys()).items():
+            if any(self._writers[path].processes for path in left):  # they may have ended in the moment in which their logs went
+                self._store.note_writer(run, any(map(self._is_written_on, left)))
+
+    def _is_written_on(self, path: str) -> bool:
+        """Whether a process that wrote a log still runs, though the log has gone."""
+        return self._watched.is_alive(self._remembered.led_by(path)) or any(map(self._holders.alive, self._writers[path].processes))
 
     def _is_written(self, run: str, files: Sequence[Found], held: Held) -> bool | None:
         if any(each.identity in held.by or self._watched.is_alive(self._led_by(each)) for each in files):
@@ -257,6 +267,7 @@ class Scout:
         """Configuration, then process, then place; a name once given stays, unless the file turns out to belong to another run."""
         by_place = [each.path for each in followed if not each.spec.run]
         self._named |= run_names(by_place, self._named)
+        self._groups = grouped(self._named | self._joined)
         for each in followed:
             facts = self._writers[each.path].facts
             if facts is not None and each.path not in self._from_process:
@@ -264,6 +275,7 @@ class Scout:
                 if name is not None:
                     self._from_process[each.path] = name
         self._join(followed)
+        self._groups = grouped(self._named | self._joined)
 
     def _join(self, followed: Sequence[Found]) -> None:
         """A console whose trainer saves into the directory of another run's own files is that run's (design, decision 7)."""
@@ -287,8 +299,8 @@ class Scout:
             return Name(sanitise(found.spec.run), "from the configuration")
         joined = self._joined.get(found.path)
         placed = joined or self._named[found.path]
-        group = [path for path, other in (self._named | self._joined).items() if other.group == placed.group]
-        told = next((self._from_process[path] for path in sorted(group) if path in self._from_process), None)
+        group = self._groups.get(placed.group, ())
+        told = next((self._from_process[path] for path in group if path in self._from_process), None)
         return told or Name(placed.run, "from the output_dir that its log names" if joined else _origin(placed.run, found.path))
 
     def _assignment(self, found: Found) -> Assignment:
@@ -299,7 +311,7 @@ class Scout:
             path=found.path,
             run=name.text,
             run_origin=name.origin,
-            why=_why(found),
+            why=found.why,
             present_at_start=self._known_at_start is None or found.path in self._known_at_start or self._is_older(found),
             labels=found.spec.labels,
             facts={name: value for name, value in shown.items() if value},
@@ -370,18 +382,6 @@ class Scout:
             if output_dir:
                 known.setdefault(output_dir, assignment.run)
         return known
-
-
-def _why(found: Found) -> str:
-    """Why a file is followed, in words for the status page."""
-    spec = found.spec
-    is_named = os.path.abspath(spec.pattern) == found.path  # noqa: PTH100 - text only
-    if spec.why:
-        return spec.why if is_named else f"{Path(found.path).name} {spec.why}"
-    whose = "on the command line" if spec.from_command_line else "by the configuration"
-    if is_named:
-        return f"named {whose}"
-    return f"matches {spec.pattern}, named {whose}" if has_magic(spec.pattern) else f"found in {spec.pattern}, named {whose}"
 
 
 def _origin(run: str, path: str) -> str:

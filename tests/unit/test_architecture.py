@@ -24,6 +24,7 @@ COMPOSITION = {
     "feeds",
     "hangs",
     "logfeed",
+    "remembered",
     "replay",
     "saves",
     "scout",

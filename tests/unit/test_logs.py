@@ -11,6 +11,7 @@ from host import READ, READ_WRITE, WRITE, Host
 from trainer_exporter.attribution import Log, Logs, Processes, ProcessFacts, Wanted, Watched
 from trainer_exporter.attribution.places import Places
 from trainer_exporter.attribution.proc import Proc
+from trainer_exporter.health import Health
 from trainer_exporter.model import GpuIdentity, GpuProcess, GpuReading, GpuSnapshot
 
 POD_UID = "3b9d2c40-77aa-4f10-8c1e-5566778899aa"
@@ -33,7 +34,7 @@ class Node(Host):
 
     def watched(self) -> Watched:
         processes = self.processes()
-        return Watched(processes, Logs(processes, self.clock, host_root=self.root), self.clock, remembered_s=3600.0)
+        return Watched(processes, Logs(processes, self.clock, host_root=self.root), self.clock, health=Health(), remembered_s=3600.0)
 
 
 @pytest.fixture

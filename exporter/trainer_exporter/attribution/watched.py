@@ -15,9 +15,12 @@ from typing import Final
 from trainer_exporter.attribution.logs import Log, Logs
 from trainer_exporter.attribution.processes import Processes, ProcessFacts
 from trainer_exporter.clock import Clock
+from trainer_exporter.health import Health
 from trainer_exporter.model import GpuSnapshot
 
 MOST_PROCESSES: Final = 1024
+MOST_LOGS: Final = 2048  # remembered; a process could write to another file each second
+MOST_WRITERS: Final = 256  # of one log, before those that have ended are forgotten
 EVERY_S: Final = 10.0  # all processes of the node are gone through for those below a PID or in a control group
 
 
@@ -42,11 +45,12 @@ class _Kept:
 class Watched:
     """The processes and their logs; one thread at a time, not for the path of a scrape."""
 
-    def __init__(self, processes: Processes, logs: Logs, clock: Clock, *, remembered_s: float) -> None:
+    def __init__(self, processes: Processes, logs: Logs, clock: Clock, *, health: Health, remembered_s: float) -> None:
         self._processes = processes
         self._proc = processes.proc
         self._logs = logs
         self._clock = clock
+        self._health = health
         self._remembered_s = remembered_s
         self._facts: dict[int, ProcessFacts] = {}
         self._first: dict[int, int] = {}  # start ticks of the PIDs that were named, when they were first seen
@@ -63,7 +67,7 @@ class Watched:
         for pid, facts in sorted(self._facts.items()):
             for log in self._logs.of(facts, who[pid]):
                 self._keep(log, now)
-        self._kept = {path: kept for path, kept in self._kept.items() if now - kept.seen_mono <= self._remembered_s}
+        self._forget(now)
         return [self._kept[path].log for path in sorted(self._kept)]
 
     def facts(self, path: str) -> ProcessFacts | None:
@@ -99,6 +103,16 @@ class Watched:
         if self._facts.get(kept.log.facts.pid) != kept.log.facts:
             kept.log, kept.writers = log, {}
         kept.writers[log.facts.pid] = log.facts
+
+    def _forget(self, now: float) -> None:
+        recent = [(path, kept) for path, kept in self._kept.items() if now - kept.seen_mono <= self._remembered_s]
+        if (beyond := len(recent) - MOST_LOGS) > 0:
+            recent = sorted(recent, key=lambda each: each[1].seen_mono)[beyond:]
+            self._health.drop("process_logs", beyond)
+        self._kept = dict(recent)
+        for kept in self._kept.values():
+            if len(kept.writers) > MOST_WRITERS:  # loaders of data come and go by the thousand
+                kept.writers = {pid: facts for pid, facts in kept.writers.items() if self._is_running(facts)}
 
     def _described(self, pid: int) -> ProcessFacts | None:
         known = self._facts.get(pid)

@@ -39,6 +39,7 @@ _BINARY: Final = re.compile(
 _ADDRESS: Final = re.compile(r"https?://")
 _NO_DEVICE: Final = -1  # of what is no file
 _REMEMBERED_S: Final = 3600.0
+_REMEMBERED: Final = 4  # times as many paths as are followed at most
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +62,18 @@ class Found:
     path: str
     spec: Spec
     identity: Identity
+
+    @property
+    def why(self) -> str:
+        """Why it is followed, in words for the status page."""
+        spec = self.spec
+        is_named = os.path.abspath(spec.pattern) == self.path  # noqa: PTH100 - text only
+        if spec.why:
+            return spec.why if is_named else f"{self.path.rpartition('/')[2]} {spec.why}"
+        whose = "on the command line" if spec.from_command_line else "by the configuration"
+        if is_named:
+            return f"named {whose}"
+        return f"matches {spec.pattern}, named {whose}" if has_magic(spec.pattern) else f"found in {spec.pattern}, named {whose}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +103,7 @@ class Discovery:
         self._limits = limits
         self._walk = Walk(clock, health)
         self._listers: dict[str, Lister] = {}
+        self._listed: set[str] = set()  # places asked in this look: a lister is kept no longer than its place is named
         self._found: dict[str, Found] = {}
         # When each path was last found: in the middle of a rotation only the rotated file stands there.
         self._last_found_mono: dict[str, float] = {}
@@ -119,6 +133,7 @@ class Discovery:
 
     def _look(self, held: Holding) -> None:
         self._walk.begin()
+        self._listed.clear()
         candidates: dict[Identity, list[_Candidate]] = {}
         for each in self._candidates():
             candidates.setdefault(each.found.identity, []).append(each)
@@ -128,9 +143,16 @@ class Discovery:
         wanted = set(held(old)) if old else set()
         kept = [each.found for each in chosen if not each.too_old or each.found.identity in wanted]
         self._found = {found.path: found for found in self._bounded(kept)}
-        now = self._clock.mono()
-        recent = {path: at for path, at in self._last_found_mono.items() if now - at < _REMEMBERED_S}
+        self._remember(self._clock.mono())
+        self._listers = {place: lister for place, lister in self._listers.items() if place in self._listed}
+
+    def _remember(self, now: float) -> None:
+        recent = {path: at for path, at in self._last_found_mono.items() if now - at < _REMEMBERED_S and path not in self._found}
         self._last_found_mono = recent | dict.fromkeys(self._found, now)
+        beyond = len(self._last_found_mono) - _REMEMBERED * self._limits.files
+        if beyond > 0:  # the longest gone stand first
+            self._last_found_mono = dict(list(self._last_found_mono.items())[beyond:])
+            self._health.drop("remembered_paths", beyond)
 
     def _choice(self, same: list[_Candidate]) -> _Candidate:
         """One file by several paths: a spec of the user's, the path it is followed by already, his own word for it, no symbolic link."""
@@ -183,6 +205,7 @@ class Discovery:
         if holder is None or holder.lister is None:
             return
         lister = self._listers.setdefault(place, holder.lister(place))
+        self._listed.add(place)
         try:
             sources = lister.sources(self._clock.wall() - self._limits.max_age_s)
         except (OSError, MissingExtraError) as error:

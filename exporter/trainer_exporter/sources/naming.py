@@ -59,6 +59,14 @@ def run_names(paths: Sequence[str], taken: Mapping[str, Named], *, reserved: Col
     return named
 
 
+def grouped(named: Mapping[str, Named]) -> Mapping[str, Sequence[str]]:
+    """The paths of each group, sorted."""
+    groups: dict[str, list[str]] = defaultdict(list)
+    for path in sorted(named):
+        groups[named[path].group].append(path)
+    return groups
+
+
 def run_directory(path: str) -> str:
     """The directory that the files of the run have in common: where a library puts its own below that, the run's."""
     return _place(path).directory
