@@ -137,8 +137,8 @@ class Feed(ABC):
         self, events: Sequence[Record | Malformed | Incident], *, read_wall: float, live: bool, source: str, format_name: str
     ) -> None:
         placed = [(event, self._moment(event, read_wall, live)) for event in events if not isinstance(event, Malformed)]
-        if placed:
-            self._tools.store.fold(self.assignment.run, placed, source=source, format_name=format_name)
+        if placed and not self._tools.store.fold(self.assignment.run, placed, source=source, format_name=format_name):
+            self._describe()  # the store had been full, and no word of this run had come so far
 
     def _moment(self, event: Record | Incident, read_wall: float, live: bool) -> Moment:
         if isinstance(event, Record):

@@ -28,6 +28,7 @@ class SaveWatch:
         restarted = self._restarted()
         wanted = {(run, directory) for run, places in directories.items() for directory in places}
         self._watchers = {key: watcher for key, watcher in self._watchers.items() if key in wanted}
+        self._space_mono = {key: looked for key, looked in self._space_mono.items() if key in wanted}
         for run, directory in sorted(wanted):
             if (run, directory) not in self._watchers:
                 self._watchers[run, directory] = CheckpointWatcher(directory, clock=self._clock, health=self._health)

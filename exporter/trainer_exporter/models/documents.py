@@ -14,6 +14,7 @@ from trainer_exporter.health import Health
 
 SITE: Final = "models"
 LARGEST_BYTES: Final = 4 << 20
+MOST_DOCUMENTS: Final = 8  # a look at one directory reads four; of checkpoints that have been overtaken nothing is wanted any more
 _ABSENT: Final = (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG)
 _SAFETENSORS: Final = ".safetensors"  # begins with the length of its JSON head, 8 bytes, little endian
 
@@ -44,10 +45,13 @@ class Documents:
     def _object(self, path: Path, file: BinaryIO) -> Document | None:
         seen = os.fstat(file.fileno())
         key = (seen.st_ino, seen.st_mtime_ns, seen.st_size)
-        known = self._read.get(path)
+        known = self._read.pop(path, None)
         if known is None or known[0] != key:
             usable = stat.S_ISREG(seen.st_mode)
-            self._read[path] = known = (key, self._parsed(path, file) if usable else None)
+            known = (key, self._parsed(path, file) if usable else None)
+        self._read[path] = known
+        while len(self._read) > MOST_DOCUMENTS:
+            del self._read[next(iter(self._read))]
         return known[1]
 
     def _parsed(self, path: Path, file: BinaryIO) -> Document | None:

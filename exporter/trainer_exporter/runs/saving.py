@@ -95,6 +95,8 @@ class Saves:
             return
         begun = news.wall if news.wall is not None else wall
         known = self._open.setdefault(news.step, _Open(begun, news.blocking, witnessed=news.wall is not None))
+        if len(self._open) > REMEMBERED:  # a trainer that saves in the background and never tells of an end
+            del self._open[next(iter(self._open))]
         known.witnessed = known.witnessed or news.wall is not None
         known.blocking = known.blocking and news.blocking
         known.begun_wall = begun if known.begun_wall is None else known.begun_wall

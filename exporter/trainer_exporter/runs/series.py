@@ -13,6 +13,7 @@ from trainer_exporter.runs.windows import Baseline, Latch, StepWindow
 WINDOWS = (100, 1000)
 BASELINE_FLOOR = 0.05  # a ratio against a loss near 0 says nothing (fine-tunes that overfit, RL objectives crossing 0)
 SUSTAINED_RECORDS = 5  # in a row above 1.5 x the baseline: no healthy language-model run in 77 real ones had so many
+MOST_ROWS = 64  # sources of one attempt whose rows of non-finite values are told apart
 OWNER_PATIENCE = 5  # records that another source may be ahead before the owner counts as silent
 
 
@@ -26,7 +27,7 @@ class FieldSeries:
         self._owner_rank = -1
         self._ordinal = 0.0
         self._ahead = 0
-        self.windows = {span: StepWindow(span) for span in WINDOWS if windows}
+        self.window = StepWindow(max(WINDOWS)) if windows else None
         self._baseline = Baseline() if spikes else None
         self._spikes = Latch(latch_s)
         self._ratios: deque[float] = deque(maxlen=SUSTAINED_RECORDS)
@@ -67,8 +68,8 @@ class FieldSeries:
             self.highest = value
         if self._baseline is not None:
             self._hold_against(self._baseline, value, wall=wall)
-        for window in self.windows.values():
-            window.push(self._ordinal, value)
+        if self.window is not None:
+            self.window.push(self._ordinal, value)
 
     def _hold_against(self, baseline: Baseline, value: float, *, wall: float | None) -> None:
         usual = baseline.median
@@ -107,11 +108,13 @@ class Streaks:
 
     def finite(self, source: str) -> None:
         """A finite value came from this source."""
-        self._rows[source] = 0
+        self._rows.pop(source, None)
 
     def nonfinite(self, source: str, *, step: float | None, wall: float | None, number: int = 1) -> None:
         """A record that is not finite came, for ``number`` steps; two sources that tell of the same step count once."""
         self._rows[source] = self._rows.get(source, 0) + 1
+        if len(self._rows) > MOST_ROWS:
+            del self._rows[next(iter(self._rows))]
         if step is None or self._bad_step is None or step > self._bad_step:
             self.total += number
         if step is not None:

@@ -1,6 +1,7 @@
 """All runs of this node: the only place with a lock. Writers fold in; readers take the frozen snapshots that were published last.
 
-Bounded in number (the least recently touched run that has ended goes first) and in age (ended and failed runs leave after their grace).
+Bounded in number (a file in which no trainer has spoken goes first, then the least recently touched run that has ended) and in age (ended
+and failed runs leave after their grace).
 """
 
 from __future__ import annotations
@@ -43,14 +44,15 @@ class Store:
         self._refreshed = clock.mono()
         self._published: tuple[RunSnapshot, ...] = ()
 
-    def fold(self, run: str, events: Iterable[tuple[Record | Incident, Moment]], *, source: str, format_name: str) -> None:
-        """Take in what one source says of a run."""
+    def fold(self, run: str, events: Iterable[tuple[Record | Incident, Moment]], *, source: str, format_name: str) -> bool:
+        """Take in what one source says of a run; False where the run was not known, so that somebody has to describe it."""
         with self._lock:
+            was_known = run in self._states
             state = self._state(run, create=True)
-            if state is None:
-                return
-            for event, moment in events:
-                state.fold(event, moment, source=source, format_name=format_name)
+            if state is not None:
+                for event, moment in events:
+                    state.fold(event, moment, source=source, format_name=format_name)
+            return was_known
 
     def fold_checkpoints(self, run: str, news: Sequence[Checkpoint]) -> None:
         """Take in what the directory of checkpoints of a known run says."""
@@ -154,6 +156,10 @@ class Store:
 
     def _has_room(self) -> bool:
         if len(self._states) < self._settings.max_runs:
+            return True
+        silent = next((name for name, state in self._states.items() if not state.has_record), None)
+        if silent is not None:  # the log of some service: nothing is lost
+            self._remove(silent)
             return True
         now = self._clock.wall()
         over = [s for s in self._states.values() if s.phase(now) in {Phase.ENDED, Phase.FAILED}]
