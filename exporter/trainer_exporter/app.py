@@ -245,7 +245,7 @@ class App:
             return Response(rendered.body, rendered.content_type)
 
         routes: dict[tuple[str, str], Handler] = {
-            ("GET", "/"): lambda _: Response(status.html(self._status()).encode(), "text/html; charset=utf-8"),
+            ("GET", "/"): lambda _: self._status_page(),
             ("GET", "/metrics"): metrics,
             ("GET", "/-/healthy"): lambda _: Response(b"healthy\n"),
             ("GET", "/-/ready"): lambda _: self._readiness(),
@@ -293,6 +293,10 @@ class App:
             gpu_enabled=self._poller is not None,
             evidence=self._evidence(),
         )
+
+    def _status_page(self) -> Response:
+        page = status.html(self._status()).encode()
+        return Response(page, "text/html; charset=utf-8", headers={"Content-Security-Policy": status.CONTENT_SECURITY_POLICY})
 
     def _readiness(self) -> Response:
         if self._ready.is_set():

@@ -64,7 +64,8 @@ class Node:
         self.clock = ManualClock()
         path = str(self.file)
         gate = Gate(lambda: config.web_security(path), path=path, clock=self.clock, health=self.health)
-        routes = {("GET", "/"): lambda headers: Response(b"hello")}
+        policy = {"Content-Security-Policy": "default-src 'none'"}
+        routes = {("GET", "/"): lambda headers: Response(b"hello", headers=policy)}
         self._server = Server("127.0.0.1", 0, routes=routes, health=self.health, gate=gate, patience_s=patience_s)
         self.port = self._server.port
 
@@ -230,7 +231,15 @@ def test_no_more_requests_are_answered_than_the_rate_allows(folder: Path) -> Non
 
 def test_headers_of_the_file_stand_in_every_answer(folder: Path) -> None:
     with Node(folder, "http_server_config: {headers: {X-Frame-Options: deny}}\n") as node:
-        assert node.ask().headers["X-Frame-Options"] == "deny"
+        response = node.ask()
+
+        assert response.headers["X-Frame-Options"] == "deny"
+        assert response.headers["Content-Security-Policy"] == "default-src 'none'"
+
+
+def test_a_policy_of_the_file_stands_in_place_of_the_pages_own(folder: Path) -> None:
+    with Node(folder, "http_server_config: {headers: {Content-Security-Policy: sandbox}}\n") as node:
+        assert node.ask().headers.get_all("Content-Security-Policy") == ["sandbox"]
 
 
 @pytest.mark.parametrize(

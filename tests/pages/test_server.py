@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import socket
 from collections.abc import Iterator
 
 import pytest
 
+from stack import eventually
 from trainer_exporter.errors import TrainerExporterError
 from trainer_exporter.health import Health
-from trainer_exporter.metrics.server import Response, Server
+from trainer_exporter.metrics.server import MAX_CONNECTIONS, MAX_REQUEST_BYTES, Response, Server
 
 
 @pytest.fixture
@@ -26,6 +28,7 @@ def server(health: Health) -> Iterator[Server]:
     routes = {
         ("GET", "/"): lambda headers: Response(f"accept={headers.get('Accept', '')}".encode()),
         ("GET", "/bug"): fails,
+        ("GET", "/page"): lambda headers: Response(b"hello", headers={"Content-Security-Policy": "default-src 'none'"}),
         ("POST", "/-/reload"): lambda headers: Response(b"done"),
     }
     served = Server("127.0.0.1", 0, routes=routes, health=health)
@@ -50,13 +53,30 @@ def ask(server: Server, method: str, path: str) -> tuple[int, bytes]:
         ("GET", "/?x=1", 200, b"accept=text/x"),
         ("HEAD", "/", 200, b""),
         ("GET", "/nothing", 404, b"404 Not Found\n"),
+        ("GET", "/../../etc/passwd", 404, b"404 Not Found\n"),
+        ("GET", "//etc/passwd", 404, b"404 Not Found\n"),
+        ("GET", "/%2e%2e/metrics", 404, b"404 Not Found\n"),
+        ("GET", "http://elsewhere/", 200, b"accept=text/x"),
+        ("DELETE", "/", 501, None),
         ("POST", "/", 405, b"405 Method Not Allowed\n"),
         ("GET", "/-/reload", 405, b"405 Method Not Allowed\n"),
         ("POST", "/-/reload", 200, b"done"),
     ],
 )
-def test_routes(server: Server, method: str, path: str, status: int, body: bytes) -> None:
-    assert ask(server, method, path) == (status, body)
+def test_routes(server: Server, method: str, path: str, status: int, body: bytes | None) -> None:
+    answer = ask(server, method, path)
+
+    assert answer[0] == status
+    assert body is None or answer[1] == body
+
+
+def test_a_page_has_headers_of_its_own(server: Server) -> None:
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
+    connection.request("GET", "/page")
+    response = connection.getresponse()
+
+    assert response.headers["Content-Security-Policy"] == "default-src 'none'"
+    assert response.headers["X-Content-Type-Options"] == "nosniff"
 
 
 def test_a_page_that_fails_says_where_to_look_and_is_counted(server: Server, health: Health) -> None:
@@ -87,3 +107,45 @@ def test_garbage_is_answered_and_the_server_lives_on(server: Server) -> None:
         client.recv(1000)
 
     assert ask(server, "GET", "/")[0] == 200
+
+
+@pytest.mark.parametrize(
+    ("begins", "more"),
+    [(b"GET /", b"x"), (b"GET / HTTP/1.1\r\nX: ", b"x"), (b"GET / HTTP/1.1\r\n", b"X: " + b"x" * 1000 + b"\r\n")],
+    ids=["a line without end", "a header without end", "headers without end"],
+)
+def test_a_request_that_is_too_large_is_cut_off_and_counted(server: Server, health: Health, begins: bytes, more: bytes) -> None:
+    with socket.create_connection(("127.0.0.1", server.port), timeout=60) as client:
+        with contextlib.suppress(ConnectionError):  # it may be cut off before all is sent
+            client.sendall(begins + more * (2 * MAX_REQUEST_BYTES // len(more)))
+
+        eventually(lambda: health.snapshot().dropped == {"request_bytes": 1}, within_s=60, what="it is counted", seen=health.snapshot)
+    assert ask(server, "GET", "/")[0] == 200
+
+
+def test_a_client_may_ask_as_often_as_it_likes_over_one_connection(server: Server) -> None:
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
+
+    for _ in range(20):
+        connection.request("GET", "/", headers={"X-Long": "x" * (MAX_REQUEST_BYTES // 4)})
+        response = connection.getresponse()
+        assert (response.status, response.read()) == (200, b"accept=")
+
+
+def test_of_more_connections_than_the_bound_the_newest_are_closed_and_counted(server: Server, health: Health) -> None:
+    silent = [socket.create_connection(("127.0.0.1", server.port), timeout=60) for _ in range(MAX_CONNECTIONS)]
+    one_more = socket.create_connection(("127.0.0.1", server.port), timeout=60)
+
+    assert one_more.recv(1) == b""
+    assert health.snapshot().dropped == {"connections": 1}
+
+    for client in silent:
+        client.close()
+    eventually(lambda: answers(server), within_s=60, what="room for a client")
+
+
+def answers(server: Server) -> bool:
+    try:
+        return ask(server, "GET", "/")[0] == 200
+    except (OSError, http.client.HTTPException):
+        return False

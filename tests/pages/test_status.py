@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
 import math
+import re
 from html.parser import HTMLParser
 
 from trainer_exporter.metrics import status
@@ -113,6 +116,16 @@ def test_a_file_says_why_it_is_followed_and_a_run_where_its_name_comes_from() ->
 
 def test_the_page_needs_no_script() -> None:
     assert "script" not in read(status.html(node(run("a")))).tags
+
+
+def test_the_policy_of_the_page_allows_its_style_and_nothing_else() -> None:
+    page = status.html(node(run("a")))
+    (style,) = re.findall(r"<style>(.*?)</style>", page, re.DOTALL)
+    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
+
+    assert f"default-src 'none'; style-src 'sha256-{digest}';" in status.CONTENT_SECURITY_POLICY
+    assert "unsafe" not in status.CONTENT_SECURITY_POLICY
+    assert "style=" not in page.replace("<style>", "")
 
 
 def test_the_same_runs_are_there_as_json_that_every_parser_takes() -> None:

@@ -8,7 +8,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from email.message import Message
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -22,6 +22,7 @@ from trainer_exporter.metrics.gate import DEFAULT_HEADERS, Gate
 log = logging.getLogger(__name__)
 
 MAX_CONNECTIONS = 64
+MAX_REQUEST_BYTES = 32 << 10  # its line and all of its headers; http.server alone would take 6 MB from each client
 PATIENCE_S = 10.0  # for a request from its first byte to its last, and for each write of the answer
 TLS_BEGINS = b"\x16"  # first byte of a handshake (RFC 8446, 5.1)
 NOT_TLS = b"HTTP/1.0 400 Bad Request\r\nContent-Type: text/plain\r\n\r\nthis port speaks HTTPS\n"
@@ -34,6 +35,7 @@ class Response:
     body: bytes
     content_type: str = "text/plain; charset=utf-8"
     status: HTTPStatus = HTTPStatus.OK
+    headers: Mapping[str, str] = field(default_factory=dict)  # of this page; those of the web configuration go before them
 
 
 Handler = Callable[[Message], Response]  # from request headers
@@ -75,6 +77,10 @@ class Server:
         self._http.shutdown()
         self._http.server_close()
         self._thread.join()
+
+
+class _TooLargeError(Exception):
+    """A request that goes on and on."""
 
 
 class _Http(ThreadingHTTPServer):
@@ -158,7 +164,14 @@ class _Request(BaseHTTPRequestHandler):
 
     def handle_one_request(self) -> None:
         self._patient.begin()
-        super().handle_one_request()
+        try:
+            super().handle_one_request()
+        except _TooLargeError:
+            self.server.health.drop("request_bytes")
+            self.close_connection = True
+            self.requestline = self.request_version = self.command = ""
+            status = HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE
+            self._send(Response(f"{status.value} {status.phrase}\n".encode(), status=status), body=True)
 
     def do_GET(self) -> None:
         self._answer("GET")
@@ -194,7 +207,8 @@ class _Request(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(response.body)))
         if response.status is HTTPStatus.UNAUTHORIZED:
             self.send_header("WWW-Authenticate", 'Basic realm="trainer-exporter", charset="UTF-8"')
-        for name, text in (self.server.gate.headers() if self.server.gate is not None else DEFAULT_HEADERS).items():
+        general = self.server.gate.headers() if self.server.gate is not None else DEFAULT_HEADERS
+        for name, text in {**response.headers, **general}.items():
             self.send_header(name, text)
         self.end_headers()
         if body:
@@ -205,16 +219,20 @@ class _Request(BaseHTTPRequestHandler):
 
 
 class _Patient(io.RawIOBase):
-    """What a client sends, for as long as one request may take: a byte now and then does not keep a connection for ever."""
+    """What a client sends, for as long as one request may take and as much as it may be: a byte now and then does not keep a connection
+    for ever, and headers without end do not fill the memory.
+    """
 
     def __init__(self, connection: socket.socket, patience_s: float) -> None:
         self._connection = connection
         self._patience_s = patience_s
         self._deadline = 0.0
+        self._left_bytes = MAX_REQUEST_BYTES
 
     def begin(self) -> None:
-        """The next request may take its time."""
+        """The next request may take its time and its room."""
         self._deadline = time.monotonic() + self._patience_s
+        self._left_bytes = MAX_REQUEST_BYTES
 
     def readable(self) -> bool:
         return True
@@ -223,5 +241,9 @@ class _Patient(io.RawIOBase):
         left = self._deadline - time.monotonic()
         if left <= 0:
             raise TimeoutError("the request took too long")
+        if self._left_bytes <= 0:
+            raise _TooLargeError
         self._connection.settimeout(left)
-        return self._connection.recv_into(buffer)
+        got = self._connection.recv_into(buffer)
+        self._left_bytes -= got
+        return got

@@ -6,7 +6,9 @@ Plain facts beside each other; what is wrong is said in words and only underline
 from __future__ import annotations
 
 import math
+from base64 import b64encode
 from collections.abc import Iterable, Mapping, Sequence
+from hashlib import sha256
 from html import escape
 
 from trainer_exporter.health import HealthSnapshot
@@ -27,6 +29,11 @@ code { font: .86rem/1.4 ui-monospace, monospace; overflow-wrap: anywhere; }
 .failed, .bad { color: var(--bad); font-weight: 600; } .watch { color: var(--watch); } .ended { color: var(--quiet); }
 nav a { margin-right: 1rem; }
 """
+# Nothing but this very style: should markup out of a log ever get through, it loads nothing, runs nothing and sends nothing.
+CONTENT_SECURITY_POLICY = (
+    f"default-src 'none'; style-src 'sha256-{b64encode(sha256(STYLE.encode()).digest()).decode()}'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
 
 
 def html(status: NodeStatus) -> str:
