@@ -64,6 +64,8 @@ for attempt in itertools.count():
         say(STEP.format(stamp=datetime.datetime.now(), step=step, samples=512 * step, **figures))
         if step % 20 == 0:
             say(f" validation loss at iteration {{step}} | lm loss value: 2.9 | lm loss PPL: 18.1 |")
+            with (saves.parent / "eval.log").open("a") as other:
+                other.write(f'{{{{"at": {{step}}, "accuracy": 0.61}}}}\\n')
         if step % 50 == 0:
             save(step)
         if step == 35:
@@ -158,7 +160,6 @@ def _logs(folder: Path) -> dict[str, Path]:
     told = (STEP.format(stamp=_local(moment), step=number, samples=512 * number, loss=2.5, norm=0.5, skipped=0) for number, moment in steps)
     logs[HUNG].write_text(HEADER.format(saves=folder / "runs" / HUNG / "saves") + "\n".join(told) + "\n")
     os.utime(logs[HUNG], (silent_since, silent_since))
-    (logs[HEALTHY].parent / "eval.log").write_text('{"at": 20, "accuracy": 0.61}\n')
     return logs
 
 
