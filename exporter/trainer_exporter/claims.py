@@ -10,20 +10,23 @@ from collections.abc import Sequence
 from typing import Final
 
 from trainer_exporter.formats.base import Format, Parser, Reading
-from trainer_exporter.model import Line, Malformed, Record
+from trainer_exporter.model import Incident, Line, Malformed, Record
 from trainer_exporter.private import PrivateFormats
+
+Event = Record | Malformed | Incident
 
 TORN: Final = "truncated"  # a line that ends within a value
 
 
 class Claims:
-    """The lines of one file, as formats claim them."""
+    """The lines of one file, as formats claim them; what they say goes into ``out``, in the order in which it is said."""
 
-    def __init__(self, formats: Sequence[Format], *, max_streams: int) -> None:
+    def __init__(self, formats: Sequence[Format], *, max_streams: int, out: list[Event]) -> None:
+        self._out = out
         self._programs = tuple(one for one in formats if not one.fallback and not one.beneath and not one.private)
         self._libraries = tuple(one for one in formats if one.beneath)
         self._fallback = tuple(one for one in formats if one.fallback)
-        self._has_privates = any(one.private for one in formats)
+        self.has_privates = any(one.private for one in formats)
         self._private = PrivateFormats([one for one in formats if one.private], max_streams=max_streams)
         self._max_streams = max_streams
         self._format: Format | None = None
@@ -32,8 +35,9 @@ class Claims:
         self._measured: set[str] = set()  # formats that have told of a step or a loss, not just of a start
         self._wanting: set[str] = set()  # streams whose parser wants every line
         self._unclaimed: Line | None = None  # the last line with a hint in it that nobody claimed
+        self._is_settled = False  # by a program's own lines, as those of the private formats are not
+        self._is_only_announced = False  # all that was seen of the program are words that others borrow
         self._hints = self._hints_of(None)
-        self._out: list[Record | Malformed] = []
 
     @property
     def format(self) -> Format | None:
@@ -48,16 +52,12 @@ class Claims:
     @property
     def wants_all(self) -> bool:
         """Whether each next line interests some parser, hint or not."""
-        return bool(self._wanting) or self._private.wants_all
-
-    def taken(self) -> list[Record | Malformed]:
-        """What was said since this was asked last, in the order in which it was said."""
-        out, self._out = self._out, []
-        return out
+        return bool(self._wanting) or (self.has_privates and self._private.wants_all)
 
     def open(self, one: Format) -> None:
         """The first lines of the file have shown that it is of this format."""
-        self._format, self._parsers, self._hints = one, {}, self._hints_of(one)
+        self._parsers = {}
+        self._see(one)
         if one.private:
             self._private.open(one)
 
@@ -70,7 +70,7 @@ class Claims:
         for parser in self._parsers.values():
             self._emit(parser.flush())
 
-    def refuse(self, line: Line) -> set[str]:
+    def refuse(self, line: Line) -> str:
         """Say of a torn line that it was one of ours, where it shows; what tells no value cannot tell a wrong one, and is heard.
 
         The file is over: the parser that saw the line has done its work.
@@ -80,20 +80,20 @@ class Claims:
         self._parsers.pop(line.stream, None)
         if reading and not any(_tells_a_value(said) for said in reading):
             self._out.extend(reading)
-            return {"parsed"}
+            return "parsed"
         asked = (*self._programs, *(self._fallback if self._format is None else ()))
         if reading is None and not any(one.sniff(line.text) for one in asked):
-            return set()
+            return ""
         self._out.append(Malformed(line.number, TORN))
-        return {"malformed"}
+        return "malformed"
 
     def claim(self, line: Line) -> str:
         """Let the formats look at a line: private ones, the present one, then the others; what the one that claims it made of it."""
-        if self._has_privates and (private := self._private.read(line)) is not None:
+        if self.has_privates and (private := self._private.read(line)) is not None:
             return self._take_private(*private)
         known = self._format
-        if known is not None and _settles(known) and not known.private and (result := self._take(known, line)):
-            if self._is_only_announced(known):
+        if known is not None and self._is_settled and (result := self._take(known, line)):
+            if self._is_only_announced:
                 self._unclaimed = line  # its bar may be that of the script that borrows the announcement
             return result
         for one in self._programs:
@@ -108,18 +108,18 @@ class Claims:
         """What a private format has read; the file is of that format as long as no program that we know has spoken."""
         if self._format is None or not _settles(self._format):
             self.release()
-            self._format, self._parsers = one, {}
+            self._parsers = {}
             self._measured.add(one.name)  # whatever it has said
-            self._hints = self._hints_of(one)
+            self._see(one)
             self._wanting.clear()
         self._out.extend(reading)
-        return "malformed" if any(isinstance(said, Malformed) for said in reading) else "parsed"
+        return _result(reading)
 
     def _claim_weakly(self, line: Line) -> str:
         """Of a file in which no program that we know has spoken: a library under an unknown one, or that one's own hand-written lines."""
         known = self._format
         is_announced = known is not None and _settles(known)
-        if is_announced and known is not None and not self._is_only_announced(known):
+        if is_announced and not self._is_only_announced:
             return ""
         for one in self._libraries:
             if one is known or one.sniff(line.text):
@@ -133,10 +133,6 @@ class Claims:
             if result := self._take(one, line, must_measure=is_announced):
                 return result
         return ""
-
-    def _is_only_announced(self, known: Format) -> bool:
-        """Whether all that was seen of a program are words that others borrow."""
-        return known.borrowed and known.name not in self._measured
 
     def _has_spoken(self, known: Format) -> bool:
         self.release()  # of what it holds back a part may be its first step
@@ -159,15 +155,22 @@ class Claims:
         elif self._wanting:
             self._wanting.discard(line.stream)
         self._emit(reading)
-        return "malformed" if any(isinstance(said, Malformed) for said in reading) else "parsed"
+        return _result(reading)
 
     def _turn_to(self, one: Format, stream: str, parser: Parser) -> None:
         self.release()
         if self._format is not None:
             self._resting[self._format.name] = self._parsers
         self._parsers = self._resting.pop(one.name, {}) | {stream: parser}
-        self._format, self._hints = one, self._hints_of(one)
+        self._see(one)
         self._wanting.clear()
+
+    def _see(self, one: Format) -> None:
+        """The file is of this format from here on."""
+        self._format = one
+        self._is_settled = _settles(one) and not one.private
+        self._is_only_announced = one.borrowed and one.name not in self._measured
+        self._hints = self._hints_of(one)
 
     def _other_parser(self, one: Format, line: Line) -> Parser:
         """The parser of a format that is not the present one: as it was left when a library's lines came between its own, else a new one.
@@ -198,16 +201,23 @@ class Claims:
     def _emit(self, reading: Reading) -> None:
         """Give out what the present format has said."""
         self._out.extend(reading)
-        if self._format is not None and self._is_only_announced(self._format) and any(_measures(said) for said in reading):
+        if self._is_only_announced and self._format is not None and any(_measures(said) for said in reading):
             self._measured.add(self._format.name)
-            self._hints = self._hints_of(self._format)
+            self._see(self._format)
 
     def _hints_of(self, known: Format | None) -> tuple[bytes, ...]:
         asked = [*self._private.hints, *(hint for one in self._programs for hint in one.hints)]
-        if known is None or not _settles(known) or self._is_only_announced(known):
+        if known is None or not _settles(known) or self._is_only_announced:
             asked += [hint for one in (*self._fallback, *self._libraries) for hint in one.hints]
         asked += known.details if known else ()
         return tuple(hint for hint in dict.fromkeys(asked) if not any(other != hint and other in hint for other in asked))
+
+
+def _result(reading: Reading) -> str:
+    for said in reading:
+        if isinstance(said, Malformed):
+            return "malformed"
+    return "parsed"
 
 
 def _measures(said: Record | Malformed) -> bool:

@@ -85,6 +85,7 @@ _LABEL: Final = re.compile(
 _PLACES: Final = frozenset({"local", "pid", "rank", "mpi"})  # groups that tell whose line it is
 _TIMES: Final = frozenset({"time", "zone", "pid", "hf", "lf", "nemo", "clock", "ad"})  # groups of layers that hold a time
 _INITIALS: Final = frozenset("TDINSWECFJMAOr")  # of levels, months, and Composer's rank
+_BARE: Final = frozenset({"", "{", "|", "-", "s", "l"})  # so begin many lines, and no layer
 _MICROSECOND_DIGITS: Final = 16  # of a time in our century
 _RANK: Final = re.compile(r"\[(?P<role>[A-Za-z_]{1,40})\d{1,9}\]:")
 _CRI: Final = re.compile(
@@ -117,7 +118,7 @@ def without_terminal(text: str) -> str:
 
 def redraws(text: str) -> list[str]:
     """What stood on the terminal's line one after the other, oldest first; blank redraws are left out."""
-    return [piece.rstrip() for piece in text.split("\r") if piece and not piece.isspace()]
+    return [bare for piece in text.split("\r") if (bare := piece.rstrip())]
 
 
 def unwrapped(text: str, number: int, *, labelled: bool = False, stamp: Stamp | None = None) -> Line:
@@ -134,7 +135,7 @@ def unwrapped(text: str, number: int, *, labelled: bool = False, stamp: Stamp | 
         rank = int(label["task"]) if label["task"] and not label["part"] else None
         text = text[label.end() :]
     for _ in range(_MAX_NESTING):
-        layer = _layer(text)
+        layer = None if text[:1] in _BARE else _layer(text)
         if layer is None:
             break
         text = text[layer.end() :]
@@ -145,8 +146,9 @@ def unwrapped(text: str, number: int, *, labelled: bool = False, stamp: Stamp | 
             rank = told if rank is None or kind == "rank" else rank
         if kind in _TIMES and stamp is None:
             stamp = _stamp_of(layer, kind)
-        if layer.re is _RAY and (repeated := _REPEATED.search(text)):
-            text = text[: repeated.start()]
+        if layer.re is _RAY:
+            if " [repeated " in text and (repeated := _REPEATED.search(text)):
+                text = text[: repeated.start()]
         elif kind == "rich":
             text = _LOCATION.sub("", text)
     return Line(text, number, stamp, rank, stream, whole)

@@ -7,7 +7,6 @@ the prefix once more.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Final
 
 from trainer_exporter.envelope import ranks_apart, unwrapped
@@ -31,11 +30,11 @@ class Halves:
             return [], line
         if (begun := self._begun.pop(line.stream, None)) is not None and self._goes_on(begun, line):
             _, _, rest = line.whole.partition(f"[{line.stream.rpartition('/')[2]}]:")
-            line = replace(line, text=begun.text + rest)
+            line = line._replace(text=begun.text + rest)
         *texts, last = ranks_apart(line.text, line.stream)
         if not texts:
-            return [], line if last == line.text else replace(line, text=last)
-        halves = [replace(line, text=texts[0]), *(unwrapped(text, line.number, stamp=line.stamp) for text in texts[1:])]
+            return [], line if last == line.text else line._replace(text=last)
+        halves = [line._replace(text=texts[0]), *(unwrapped(text, line.number, stamp=line.stamp) for text in texts[1:])]
         for half in halves:
             if half.stream and len(half.text) <= _MAX_CHARACTERS and len(self._begun) < self._max_streams:
                 self._begun[half.stream] = half

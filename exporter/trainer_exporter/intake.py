@@ -9,24 +9,26 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from operator import attrgetter
 from types import MappingProxyType
 from typing import Final
 
 from trainer_exporter import envelope, incidents, torn
 from trainer_exporter.candidates import end_of_line, line_starts
-from trainer_exporter.claims import Claims
+from trainer_exporter.claims import Claims, Event
 from trainer_exporter.formats.base import Format
 from trainer_exporter.halves import Halves
-from trainer_exporter.model import Chunk, Incident, Line, Malformed, Record, Stamp
-
-Event = Record | Malformed | Incident
+from trainer_exporter.model import Chunk, Line, Stamp
 
 # Why a line is looked at.
 _METRIC: Final = 1  # a hint of a format stands in it
 _TROUBLE: Final = 2  # a word of an incident stands in it
 _WORDS: Final = incidents.words()
+_RESULTS: Final = ("unmatched", "incident", "parsed", "malformed")  # of a line that had several the last counts
 
+_NO_LABELS: Final = frozenset({b"{", b"[", b"(", b"<", b"\r", b"\x1b", b"'"})  # so begin most lines of trainers, and no label
 _LOOK_BACK_BYTES: Final = 8192
+_DENSE_BYTES: Final = 2048  # between two lines with a hint in them
 _SHOWN_CHARACTERS: Final = 200
 _SHOWN_FROM_LINES: Final = 32  # at the end of a block, among which an unclaimed one is sought
 _HEAD_LINES: Final = 16  # of a file, by which a format without hints is recognised
@@ -46,7 +48,8 @@ class Intake:
 
     def restart(self) -> None:
         """Forget the file: the next chunk is the beginning of another."""
-        self._claims = Claims(self._formats, max_streams=self._max_streams)
+        self._out: list[Event] = []
+        self._claims = Claims(self._formats, max_streams=self._max_streams, out=self._out)
         self._container: str | None = None  # None: no line seen yet
         self._half = b""  # of a container's record
         self._partial: dict[str, bytes] = {}  # of a line that a container's records hold, by its stream
@@ -58,7 +61,6 @@ class Intake:
         self._earlier: deque[str] = deque(maxlen=_REMEMBERED)
         self._halves = Halves(self._claims.begins_a_line, max_streams=self._max_streams)
         self._counts: Counter[str] = Counter()
-        self._out: list[Event] = []
 
     @property
     def format(self) -> str:
@@ -109,9 +111,8 @@ class Intake:
 
     def _taken(self) -> list[Event]:
         self._claims.release()
-        self._out.extend(self._claims.taken())
-        out, self._out = self._out, []
-        out.sort(key=lambda event: event.line)  # a record may have waited for a later line
+        out = sorted(self._out, key=attrgetter("line"))  # a record may have waited for a later line
+        self._out.clear()
         return out
 
     def _read_block(self, data: bytes, first_line: int, newlines: int) -> None:
@@ -183,6 +184,8 @@ class Intake:
         """Start, end and kinds of the lines from ``position`` on that deserve a look, in order."""
         metric = line_starts(data, position, self._claims.hints)
         beside = [word for word in _WORDS if any(hint in word for hint in self._claims.hints)]  # found by a hint, and need no search
+        if len(metric) * _DENSE_BYTES > len(data) - position:  # a search through the block is cheaper than one in each of its lines
+            beside = []
         trouble = line_starts(data, position, [word for word in _WORDS if word not in beside])
         for start in (*sorted(metric | trouble), len(data)):
             while position < start and (self._claims.wants_all):
@@ -194,13 +197,13 @@ class Intake:
             end = end_of_line(data, start)
             position = end + 1
             kinds = _METRIC if start in metric or self._claims.wants_all else 0
-            if start in trouble or any(data.find(word, start, end) >= 0 for word in beside):
+            if start in trouble or (beside and any(data.find(word, start, end) >= 0 for word in beside)):
                 kinds |= _TROUBLE
             yield start, end, kinds
 
     def _look_for_labels(self, data: bytes, start: int) -> None:
         """Find out, at a line that could begin with a task's label, whether the lines before it do so too."""
-        if self._labelled or not envelope.may_be_labelled(data[start : start + 80]):
+        if self._labelled or data[start : start + 1] in _NO_LABELS or not envelope.may_be_labelled(data[start : start + 80]):
             return
         before = data[max(0, start - _LOOK_BACK_BYTES) : end_of_line(data, start)]
         if start < _LOOK_BACK_BYTES:
@@ -245,43 +248,47 @@ class Intake:
         if len(raw) >= self._max_line_bytes:  # what is over long is cut; a line of many redraws is none
             raw = b"\r".join(self._bounded(piece) for piece in raw.split(b"\r"))
         text = envelope.without_terminal(raw.decode("utf-8", "replace"))
-        pieces = envelope.redraws(text) if "\r" in text else (text.rstrip(),)
-        results = set()
+        pieces = self._redraws(text, kinds) if "\r" in text else (text.rstrip(),)
+        result = 0
         first: Line | None = None
         for piece in pieces:
             line = envelope.unwrapped(piece, number, labelled=self._labelled, stamp=stamp)
             if first is not None and first.stream and not line.stream:  # a redraw is its line's, and has the prefix no more
-                line = replace(line, stream=first.stream, rank=first.rank)
+                line = line._replace(stream=first.stream, rank=first.rank)
             first = first or line
             halves, line = self._halves.apart(line)
             for half in halves:  # without a prefix nobody knows its rest
-                results |= self._read(half, kinds if not half.stream and torn.is_whole(half.text, self._earlier) else kinds & _TROUBLE)
+                is_whole = not half.stream and torn.is_whole(half.text, self._earlier)
+                result = max(result, self._read(half, kinds if is_whole else kinds & _TROUBLE))
             if is_torn and piece is pieces[-1] and kinds & _METRIC and not torn.is_whole(line.text, self._earlier):
-                results |= self._claims.refuse(line)
-                self._out.extend(self._claims.taken())
+                result = max(result, _RESULTS.index(self._claims.refuse(line) or "unmatched"))
                 kinds &= ~_METRIC
-            results |= self._read(line, kinds)
-        for result in ("malformed", "parsed", "incident"):
-            if result in results:
-                self._counts[result] += 1
-                return True
-        return False
+            result = max(result, self._read(line, kinds))
+        if result:
+            self._counts[_RESULTS[result]] += 1
+        return result > 0
+
+    def _redraws(self, text: str, kinds: int) -> Sequence[str]:
+        """What stood on the terminal's line; of a bar that was drawn again and again, where the format reads no more, what it asks for."""
+        known = self._claims.format
+        pieces = envelope.redraws(text)
+        if known is None or known.redraws is None or kinds != _METRIC or self._claims.has_privates:
+            return pieces
+        return known.redraws(pieces)
 
     def _bounded(self, piece: bytes) -> bytes:
         """A piece without what is beyond the limit, and without the word that the limit cuts; the follower may have cut there before."""
         return piece if len(piece) < self._max_line_bytes else piece[: self._max_line_bytes].rpartition(b" ")[0]
 
-    def _read(self, line: Line, kinds: int) -> set[str]:
-        results = set()
-        if kinds & _METRIC:
-            result = self._claims.claim(line)
-            self._out.extend(self._claims.taken())
-            if result:
-                results.add(result)
-            if result == "parsed" and "%|" not in line.text:
+    def _read(self, line: Line, kinds: int) -> int:
+        """Place in _RESULTS of what became of a line."""
+        result = 0
+        if kinds & _METRIC and (claimed := self._claims.claim(line)):
+            result = _RESULTS.index(claimed)
+            if claimed == "parsed" and "%|" not in line.text:
                 self._earlier.append(line.text)
         if kinds & _TROUBLE and (trouble := incidents.incident(line)):
             is_of_training = self._claims.format is not None or trouble.kind in incidents.OF_THE_JOB
             self._out.append(trouble if is_of_training else replace(trouble, fatal=False))
-            results.add("incident")
-        return results
+            result = max(result, 1)
+        return result

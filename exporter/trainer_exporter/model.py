@@ -12,7 +12,7 @@ import ssl
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Final
+from typing import Final, NamedTuple
 
 EMPTY: Final[Mapping[str, float]] = MappingProxyType({})
 NO_FACTS: Final[Mapping[str, str]] = MappingProxyType({})
@@ -82,8 +82,8 @@ class Stamp:
     zoned: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
+# A tuple like Record and Moment: there is one a line, and a frozen dataclass takes three times as long to make.
+class Line(NamedTuple):
     """One complete line, with what launchers wrap around it taken off."""
 
     text: str
@@ -91,7 +91,7 @@ class Line:
     stamp: Stamp | None = None
     rank: int | None = None  # global rank where the wrapper names it
     stream: str = ""  # key of the rank or task whose lines are interleaved in this file; "" where there is one
-    whole: str = field(default="", compare=False)  # with its wrappers, colours apart: a pattern that a user wrote may begin with the time
+    whole: str = ""  # with its wrappers, colours apart: a pattern that a user wrote may begin with the time
 
 
 class CheckpointEvent(str, enum.Enum):
@@ -116,14 +116,13 @@ class Checkpoint:
     reason: str = ""  # of a failure: vanished, incomplete, no_space
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
+class Record(NamedTuple):
     """What one line (or block of lines) of a trainer says."""
 
     line: int
-    fields: Mapping[str, float] = field(default_factory=lambda: EMPTY)  # keys from FIELDS; NaN and Inf are data
-    metrics: Mapping[str, float] = field(default_factory=lambda: EMPTY)  # evaluation results by name, other than eval_loss
-    facts: Mapping[str, str] = field(default_factory=lambda: NO_FACTS)  # output_dir, run_name, job_id, ...: identity, never numbers
+    fields: Mapping[str, float] = EMPTY  # keys from FIELDS; NaN and Inf are data
+    metrics: Mapping[str, float] = EMPTY  # evaluation results by name, other than eval_loss
+    facts: Mapping[str, str] = NO_FACTS  # output_dir, run_name, job_id, ...: identity, never numbers
     stamp: Stamp | None = None
     phase: Phase | None = None  # the phase that the run has entered with this line
     checkpoint: Checkpoint | None = None

@@ -40,14 +40,15 @@ def integer(text: str) -> int | None:
 
 def duration(text: str) -> float | None:
     """Seconds of ``[N days, ][H:]MM:SS[.ff]``; None when the text is no duration."""
-    days = _DAYS.match(text)
-    total = 86400.0 * int(days[1]) if days else 0.0
-    parts = text[days.end() :].split(":") if days else text.split(":")
+    total = 0.0
+    if "d" in text and (days := _DAYS.match(text)) is not None:
+        total, text = 86400.0 * int(days[1]), text[days.end() :]
+    parts = text.split(":")
     if not 2 <= len(parts) <= 3:
         return None
     seconds = 0.0
     for part in parts:
-        if not part.replace(".", "", 1).isdecimal() or len(part) > _MAX_PART:
+        if not (part.isdecimal() or part.replace(".", "", 1).isdecimal()) or len(part) > _MAX_PART:
             return None
         seconds = seconds * 60 + float(part)
     return total + seconds

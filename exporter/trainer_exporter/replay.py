@@ -14,12 +14,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from trainer_exporter.catalogue import is_private
+from trainer_exporter.claims import Event
 from trainer_exporter.clock import SystemClock
 from trainer_exporter.envelope import MAX_TEXT
 from trainer_exporter.errors import TrainerExporterError
 from trainer_exporter.formats import Format, registry
 from trainer_exporter.health import Health
-from trainer_exporter.intake import Event, Intake
+from trainer_exporter.intake import Intake
 from trainer_exporter.model import FIELDS, Checkpoint, Chunk, Incident, Malformed, Record
 from trainer_exporter.sources.discovery import Discovery, DiscoveryLimits, Spec
 from trainer_exporter.sources.pieces import Splitter

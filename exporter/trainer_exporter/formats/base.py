@@ -50,6 +50,7 @@ class Format:
     parser: Callable[[], Parser]
     details: tuple[bytes, ...] = ()
     opens: Callable[[Sequence[str]], bool] | None = None
+    redraws: Callable[[Sequence[str]], Sequence[str]] | None = None  # of one line, those worth reading in a file of this format
     private: bool = False  # of the configuration: asked before all others, beside the format that the file turns out to be of
     fallback: bool = False  # claims only in a file where no other format has been seen
     beneath: bool = False  # a library under other programs: claims only as long as no such program has spoken, hand-written ones included

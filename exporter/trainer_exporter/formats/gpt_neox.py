@@ -10,7 +10,6 @@ before the first step says ``iteration 0`` after a resume too. The time of a ste
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from typing import Final
 
 from trainer_exporter.formats.base import LOSS, NOTHING, Format, Reading
@@ -80,7 +79,7 @@ class GptNeox:
 
     def _iteration(self, line: Line, head: re.Match[str]) -> Record | Malformed:
         for glued in _GLUED.finditer(line.text, head.end()):
-            head, line = glued, replace(line, stamp=None)  # another line has begun behind half of this one
+            head, line = glued, line._replace(stamp=None)  # another line has begun behind half of this one
         fields: dict[str, float] = {"step": int(head["step"]), "target_steps": int(head["total"])}
         if (rate := number(head["rate"])) is not None:
             fields["samples_per_second"] = rate

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from trainer_exporter.formats.announcements import RUNNING, TRAINING, UNSLOTH, Announcements, is_unsloth
-from trainer_exporter.formats.bars import SIGN, Bar, bar
+from trainer_exporter.formats.bars import SIGN, Bar, bar, news
 from trainer_exporter.formats.base import LOSS, NOTHING, Format, Reading
 from trainer_exporter.formats.dicts import evaluation, has_own_step, hidden_nonfinite, pairs, results, training_fields
 from trainer_exporter.formats.epochs import EpochMark, StepsFromEpochs
@@ -286,10 +286,10 @@ def _record(held: _Held, step: int | None, *, is_exact: bool, total: int | None,
 
 def _progress(drawn: Bar) -> dict[str, float]:
     fields: dict[str, float] = {"step": drawn.done, "target_steps": drawn.total}
-    if drawn.elapsed_s is not None:
-        fields["elapsed_seconds"] = drawn.elapsed_s
-    if drawn.remaining_s is not None:
-        fields["remaining_seconds"] = drawn.remaining_s
+    if (elapsed := drawn.elapsed_s) is not None:
+        fields["elapsed_seconds"] = elapsed
+    if (remaining := drawn.remaining_s) is not None:
+        fields["remaining_seconds"] = remaining
     return fields
 
 
@@ -321,5 +321,6 @@ FORMAT: Final = Format(
     details=(b"checkpoint", b"Training completed"),
     sniff=_sniff,
     parser=HfTrainer,
+    redraws=news,
     borrowed=True,
 )

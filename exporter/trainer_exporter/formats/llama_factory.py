@@ -34,12 +34,14 @@ _FIELDS: Final = {
     "epoch": "epoch",
     "total_tokens": "total_tokens",
 }
+_decode: Final = json.JSONDecoder().raw_decode
 _DURATIONS: Final = {"elapsed_time": "elapsed_seconds", "remaining_time": "remaining_seconds"}
 _V1_LINE: Final = re.compile(rf"^(?:[\w/ .()-]+: {NUMBER}, )+step: \d+, total_steps: \d+$")
 _V1_PAIR: Final = re.compile(rf"([\w/.()-]+): ({NUMBER})")
 _V1_SAVED: Final = re.compile(r"^Checkpoint saved to (?P<path>\S+)$")
 _V1_RESUMED: Final = re.compile(r"^Resumed from checkpoint: step=(?P<step>\d+), epoch=\d+")
 _LOGGED: Final = re.compile(r"^(?:llamafactory[\w.]*|\w+\.py):\d+ >> ?(?P<text>.*)$")
+_PLAIN: Final = (int, float)  # and no bool
 _TRAILING_NUMBER: Final = re.compile(r"-(\d+)$")
 
 
@@ -88,8 +90,10 @@ def _is_json_line(text: str) -> bool:
 
 def _json_line(line: Line) -> Reading:
     try:
-        found = json.loads(line.text)
+        found, end = _decode(line.text)  # json.loads without its looks at what can surround a document
     except (ValueError, RecursionError):
+        return [Malformed(line.number, "json")]
+    if end != len(line.text):
         return [Malformed(line.number, "json")]
     record = _record(line, found, precise=True)
     return [record] if "step" in record.fields else [Malformed(line.number, "no_step")]
@@ -99,8 +103,9 @@ def _record(line: Line, found: dict[str, object], *, precise: bool = False) -> R
     fields: dict[str, float] = {}
     for key, value in found.items():
         name = _FIELDS.get(key)
-        if name and (read := _value(value)) is not None:
-            fields[name] = read
+        if name is not None:
+            if (read := value if type(value) in _PLAIN else _value(value)) is not None:
+                fields[name] = read  # type: ignore[assignment]  # the types say so
         elif key in _DURATIONS and value is not None and (seconds := duration(str(value))) is not None:
             fields[_DURATIONS[key]] = seconds
     hidden = hidden_nonfinite(fields)

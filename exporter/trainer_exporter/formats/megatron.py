@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import replace
 from typing import Final
 
 from trainer_exporter.formats.base import LOSS, NOTHING, Format, Reading
@@ -122,7 +121,7 @@ class Megatron:
 
     def _iteration(self, line: Line, head: re.Match[str]) -> Record | Malformed:
         for glued in _GLUED.finditer(line.text, head.end()):
-            head, line = glued, replace(line, stamp=None)  # another line has begun behind half of this one: what follows is its own
+            head, line = glued, line._replace(stamp=None)  # another line has begun behind half of this one: what follows is its own
         fields: dict[str, float] = {"step": int(head["step"]), "target_steps": int(head["total"])}
         for piece in line.text[head.end() :].split("|")[:-1]:  # what has no bar behind it is torn
             printed, _, value = piece.rpartition(": ")

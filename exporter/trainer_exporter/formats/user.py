@@ -10,7 +10,6 @@ import json
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Final
 
 from trainer_exporter.formats.base import NOTHING, Format, Parser, Reading
@@ -68,7 +67,7 @@ class _Private:
         record = next((said for said in reading or () if isinstance(said, Record)), None)
         record = record or Record(line.number, stamp=line.stamp, format=self._spec.name)
         phase = Phase.STARTING if starts and not record.fields else record.phase
-        return [replace(record, starts=starts, closes=closes, phase=phase)]
+        return [record._replace(starts=starts, closes=closes, phase=phase)]
 
     def flush(self) -> Reading:
         return NOTHING

@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import posixpath
 import re
+from functools import lru_cache
 from typing import Final
 
 from trainer_exporter.formats.bars import bar
@@ -92,7 +93,7 @@ class Verl:
             return Malformed(line.number, "truncated")
         for pair in pairs:
             key, _, printed = pair.rpartition(":")
-            if not (printed == "0.000" and key in {"actor/lr", "train/lr", "train/lr(1e-3)"}):
+            if _is_wanted(key) and not (printed == "0.000" and key in {"actor/lr", "train/lr", "train/lr(1e-3)"}):
                 found[key] = number(printed)
         return self._record(line, int(head["step"]), found, hidden=frozenset())
 
@@ -154,6 +155,12 @@ class Verl:
             facts = {"output_dir": posixpath.dirname(path)}
             return [Record(line.number, facts=facts, stamp=line.stamp, phase=Phase.CHECKPOINTING, checkpoint=news)]
         return [Record(line.number, stamp=line.stamp, closes=True)] if _ENDED in text else None
+
+
+@lru_cache(maxsize=1024)
+def _is_wanted(key: str) -> bool:
+    """Whether a value is asked for: of the hundred in a line a tenth is."""
+    return key in _FIELDS or key in {_TOKENS, _SAVE_TIME} or _RESULT.fullmatch(key) is not None
 
 
 def _saved(step: int, found: dict[str, float | None]) -> Checkpoint | None:

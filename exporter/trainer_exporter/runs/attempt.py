@@ -126,18 +126,20 @@ class Attempt:
         step = fields.get("step", state.step)
         rank = 0 if record.late else 1 + int(state.exact) + int("step" in fields) + 2 * int(record.precise)
         wall = moment.wall if moment.live else None
-        for field in SERIES_FIELDS:
-            if field not in fields:
+        for field, value in fields.items():
+            series = self.series.get(field)
+            if series is None:
                 continue
-            if self.series[field].accepts(source, rank, step):
-                self._show(field, record, step=step, wall=wall)
+            if series.accepts(source, rank, step):
+                self._show(series, field, record, step=step, wall=wall)
             elif record.precise:
-                self.series[field].correct(step, fields[field])
+                series.correct(step, value)
         self.target = fields.get("target_steps", self.target)
         self.remaining_s = fields.get("remaining_seconds", self.remaining_s)
         if "epoch" in fields and (step is None or self.step is None or step >= self.step):
             self.epoch = fields["epoch"]
-        self._take_results(record.metrics, step)
+        if record.metrics:
+            self._take_results(record.metrics, step)
         if (record.metrics or "eval_loss" in fields) and self.stage is Phase.EVALUATING:
             self.stage = Phase.TRAINING  # the result has come: the next sign is a step or a save
 
@@ -153,8 +155,8 @@ class Attempt:
                 self._result_steps[name] = step
             self.eval_metrics[name] = [*self.eval_metrics.get(name, [])[-signals.EVALUATIONS + 1 :], value]
 
-    def _show(self, field: str, record: Record, *, step: float | None, wall: float | None) -> None:
-        series, value = self.series[field], record.fields[field]
+    def _show(self, series: FieldSeries, field: str, record: Record, *, step: float | None, wall: float | None) -> None:
+        value = record.fields[field]
         series.show(step, value, precise=record.precise)
         if not math.isfinite(value) or field in record.hidden_nonfinite:
             return
@@ -177,7 +179,9 @@ class Attempt:
         """((metric name without prefix, window in steps), value) of every figure that has one."""
         for name, figure in WINDOWED:
             for span in WINDOWS:
-                window = self.series[name].windows[span]
-                value = window.change_ratio() if figure == "change" else window.oscillation_ratio()
+                window = self.series[name].window
+                if window is None:
+                    continue
+                value = window.change_ratio(span) if figure == "change" else window.oscillation_ratio(span)
                 if value is not None:
                     yield (f"{name}_{figure}_ratio", str(span)), value

@@ -182,7 +182,8 @@ class RunState:
             self.attempt.progress_wall = moment.wall
         self.has_record = True
         self._learn(record.facts)
-        self._constants.update({key: record.fields[key] for key in CONSTANT_FIELDS & record.fields.keys()})
+        if not CONSTANT_FIELDS.isdisjoint(record.fields):
+            self._constants.update({key: record.fields[key] for key in CONSTANT_FIELDS & record.fields.keys()})
         self._measure(source, record, moment)
         if self.attempt.advances(record):
             self._progress(record, moment, name)
@@ -226,7 +227,7 @@ class RunState:
         fields = record.fields
         source.advance(record)
         if record.late and moment.clock == "arrival":
-            moment = replace(moment, tick=None)  # when it was told says nothing about when it happened
+            moment = moment._replace(tick=None)  # when it was told says nothing about when it happened
         if "step_duration_seconds" in fields:
             source.step_times.logged(fields["step_duration_seconds"])
         elif "step" in fields and moment.tick is not None:
@@ -254,12 +255,12 @@ class RunState:
             self._step_before_restart = None
 
     def _count_nonfinite(self, record: Record, moment: Moment, name: str, *, step: float | None) -> None:
-        step = record.fields.get("step", step)
-        reported = max(1, round(record.fields.get("nonfinite_steps", 0)))
+        fields, hidden = record.fields, record.hidden_nonfinite
         for field, streak in self._streaks.items():
-            value = record.fields.get(field)
-            if field in record.hidden_nonfinite or (value is not None and not math.isfinite(value)):
-                streak.nonfinite(name, step=step, wall=moment.wall, number=reported if field == "loss" else 1)
+            value = fields.get(field)
+            if (hidden and field in hidden) or (value is not None and not math.isfinite(value)):
+                reported = max(1, round(fields.get("nonfinite_steps", 0))) if field == "loss" else 1
+                streak.nonfinite(name, step=fields.get("step", step), wall=moment.wall, number=reported)
             elif value is not None:
                 streak.finite(name)
 

@@ -10,8 +10,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from trainer_exporter.model import Record, Stamp
 
@@ -19,8 +18,7 @@ ZONE_STEP_S = 900.0
 AHEAD_S = 60.0  # clocks of nodes and file servers differ by so much
 
 
-@dataclass(frozen=True, slots=True)
-class Moment:
+class Moment(NamedTuple):
     """When something happened, as well as it can be known.
 
     ``wall`` is the published time (None: unknown). ``tick`` serves for differences between records of one source and one ``clock``.

@@ -30,42 +30,45 @@ def median(values: Sequence[float]) -> float:
 
 
 class StepWindow:
-    """The values of the last ``span`` steps, the newest included.
+    """The values of the last ``span`` steps, the newest included; figures can be had of the last few of them too.
 
-    Figures are None under ten records, and where their denominator is 0. Never holds more than ``span`` values: a step has one.
+    Figures are None under ten records, and where their denominator is 0. Never holds more than ``span`` values: a step has one. What
+    has left the window goes when a figure is asked for, because most values are pushed between two such moments.
     """
 
     def __init__(self, span: int) -> None:
         self.span = span
         self._values: deque[tuple[float, float]] = deque(maxlen=span)
 
-    def __len__(self) -> int:
-        return len(self._values)
-
     def push(self, step: float, value: float) -> None:
         """Add the value of a step larger than all before."""
         self._values.append((step, value))
-        while self._values[0][0] <= step - self.span:
-            self._values.popleft()
 
-    def change_ratio(self) -> float | None:
+    def values(self, span: int | None = None) -> list[float]:
+        """Of the last ``span`` steps, or of all that the window holds, in order."""
+        if not self._values:
+            return []
+        begin = self._values[-1][0] - (span or self.span)
+        return [value for step, value in self._values if step > begin]
+
+    def change_ratio(self, span: int | None = None) -> float | None:
         """(mean of the newer half - mean of the older half) / abs(mean of the older half); negative = falling.
 
         With an odd number the middle record belongs to the newer half.
         """
-        if len(self._values) < MIN_RECORDS:
+        values = self.values(span)
+        if len(values) < MIN_RECORDS:
             return None
-        values = [value for _, value in self._values]
         half = len(values) // 2
         older = sum(values[:half]) / half
         newer = sum(values[half:]) / (len(values) - half)
         return _finite((newer - older) / abs(older)) if older else None
 
-    def oscillation_ratio(self) -> float | None:
+    def oscillation_ratio(self, span: int | None = None) -> float | None:
         """(95th percentile - 5th percentile) / abs(median)."""
-        if len(self._values) < MIN_RECORDS:
+        ordered = sorted(self.values(span))
+        if len(ordered) < MIN_RECORDS:
             return None
-        ordered = sorted(value for _, value in self._values)
         middle = quantile(ordered, 0.5)
         return _finite((quantile(ordered, 0.95) - quantile(ordered, 0.05)) / abs(middle)) if middle else None
 
@@ -87,8 +90,10 @@ class Baseline:
             del ordered[bisect_left(ordered, self._arrived[0])]
         self._arrived.append(value)
         insort(ordered, value)
-        if len(ordered) >= self._minimum:
-            self.median = quantile(ordered, 0.5)
+        size = len(ordered)
+        if size >= self._minimum:
+            half = size >> 1
+            self.median = ordered[half] if size & 1 else ordered[half - 1] * 0.5 + ordered[half] * 0.5  # as quantile has it
 
 
 class Latch:
