@@ -8,7 +8,7 @@ from trainer_exporter.claims import Event
 from trainer_exporter.formats import registry
 from trainer_exporter.formats.bars import news
 from trainer_exporter.intake import Intake
-from trainer_exporter.model import Chunk
+from trainer_exporter.model import Chunk, Record
 
 
 def plain(done: int, total: int = 90) -> str:
@@ -45,4 +45,4 @@ def test_a_line_of_many_redraws_says_what_its_first_and_last_say() -> None:
     every = [plain(n) for n in range(1, 60)]
 
     assert events(every) == events([plain(1), plain(58), plain(59)])
-    assert events(every)[-1].fields["step"] == 59
+    assert 59 in [event.fields.get("step") for event in events(every) if isinstance(event, Record)]
