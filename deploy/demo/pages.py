@@ -20,13 +20,16 @@ from typing import Any
 import yaml
 
 WIDTH = 110
+OFFERED = ("pagerduty.yml", "slack.yml")
 CHOSEN = {"page-webhook": "page-pagerduty", "ticket-webhook": "ticket-slack"}
 
 
 def alertmanager_settings(shipped: Path, url: str, secrets: Path) -> str:
-    """The shipped configuration, its receivers chosen and their addresses pointed at ``url``."""
+    """The shipped configuration with receivers chosen as a user would, from those beside it, and their addresses pointed at ``url``."""
     settings = yaml.safe_load(shipped.read_text(encoding="utf-8"))
     settings["templates"] = [str(shipped.parent / path) for path in settings["templates"]]
+    for offered in OFFERED:
+        settings["receivers"] += yaml.safe_load((shipped.parent / "receivers" / offered).read_text(encoding="utf-8"))["receivers"]
     for route in _routes(settings["route"]):
         if "receiver" in route:
             route["receiver"] = CHOSEN.get(route["receiver"], route["receiver"])
