@@ -108,6 +108,12 @@ class Feed(ABC):
         self._begin(present_at_start=True)
         self._describe()
 
+    def take_over(self, assignment: Assignment) -> None:
+        """Another word on the same run: a configuration that was loaded again may give it other labels."""
+        before, self.assignment = self.assignment, assignment
+        if assignment.labels and assignment.labels != before.labels:
+            self._tools.store.describe(assignment.run, labels=assignment.labels)
+
     @abstractmethod
     def close(self) -> None:
         """Give up what is open."""

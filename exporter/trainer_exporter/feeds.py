@@ -48,7 +48,7 @@ class Feeds:
                 if not any(other.assignment.run == left for other in self._feeds.values()):
                     self._tools.store.forget(left)
             else:
-                feed.assignment = assignment
+                feed.take_over(assignment)
 
     def _add(self, assignments: Sequence[Assignment]) -> None:
         """Logs first, because they tell of starts; then trackers' files in the order in which they were written."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -111,6 +112,16 @@ def test_a_file_that_turns_out_to_be_another_runs_is_read_into_that_one_and_its_
 
     assert [run.run for run in node.store.snapshot()] == ["heron"]
     assert node.figures("heron")["step"] == 2
+
+
+def test_labels_that_a_reload_changes_are_shown_from_then_on(node: Node, tmp_path: Path) -> None:
+    log = write(tmp_path / "trainer_log.jsonl", 1)
+    assignment = node.follow(log, "heron")
+
+    node.feeds.assign([replace(assignment, labels={"team": "vision"})])
+    node.look()
+
+    assert [run.labels for run in node.store.snapshot()] == [{"team": "vision"}]
 
 
 def test_a_file_that_is_no_regular_one_blocks_nobody(node: Node, tmp_path: Path) -> None:
