@@ -95,6 +95,20 @@ def test_prometheus_takes_the_shipped_configuration_with_all_rules() -> None:
     assert f"{len(RULES)} rule files found" in checked.stdout
 
 
+def test_an_alert_of_a_pair_of_prometheus_does_not_bear_the_name_of_the_one_that_sends_it(tmp_path: Path) -> None:
+    shipped = stack.SHIPPED_PROMETHEUS.read_text()
+
+    text = re.sub(r"(?m)^  # (external_labels: .*replica|alert_relabel_configs:|  - .*replica)", r"  \1", shipped)
+    (tmp_path / "prometheus.yml").write_text(text)
+    checked = promtool("check", "config", "--syntax-only", tmp_path / "prometheus.yml")
+
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+    config = yaml.safe_load(text)
+    (dropped,) = config["alerting"]["alert_relabel_configs"]
+    assert dropped == {"regex": "replica", "action": "labeldrop"}
+    assert {name for name in config["global"]["external_labels"] if re.fullmatch(dropped["regex"], name)} == {"replica"}
+
+
 @pytest.mark.parametrize("path", SCENES, ids=alert_of)
 def test_every_scene_plays_as_written(path: Path) -> None:
     played = promtool("test", "rules", path.name, cwd=path.parent)
