@@ -2,6 +2,7 @@
 # Prometheus and Alertmanager where they are missing.
 
 PYTHON ?= python3
+SOAK_MINUTES ?= 30
 VENV := .venv
 BIN := $(VENV)/bin
 PROGRAMS := prometheus promtool prometheus-alertmanager amtool gcc
@@ -48,6 +49,15 @@ truth: $(VENV)/.ready programs ## precision, recall and delay of every alert on 
 
 fuzz: $(VENV)/.ready ## the long run of hostile input: a million lines, 100 MB without a line end, every fixture cut at every byte
 	$(BIN)/pytest tests/fuzz/long_run.py
+
+chaos: $(VENV)/.ready programs ## kill, stop, starve and mislead the daemon: disks, clocks, inotify, files that are none; minutes
+	$(BIN)/pytest tests/chaos tests/chaos/long_run.py
+
+soak: $(VENV)/.ready ## half an hour of the real daemon at 50 times the usual load; SOAK_MINUTES for another time
+	$(BIN)/python tests/soak/load.py --minutes $(SOAK_MINUTES)
+
+soak-virtual: $(VENV)/.ready ## a month of a node in virtual time: 200 jobs, lost GPUs, reloads; does anything grow, go back or stay?
+	$(BIN)/python tests/soak/month.py
 
 docs: $(VENV)/.ready ## build the references of metrics and alerts
 	$(BIN)/python docs/build.py
