@@ -75,18 +75,17 @@ def links(rules: Iterable[Rule]) -> list[list[Rule]]:
 
 
 def vmalert() -> str:
-    """The rules for vmalert: a group for each link, at its own moment of the round, its rules side by side."""
+    """The rules for vmalert: a group for each link, at its own moment of the round, its rules side by side; slower groups as they are."""
+    every, slow = ([group for group in groups() if ("interval" in group) is is_slow] for is_slow in (False, True))
     made = [
-        {
-            "name": f"link-{number:02}",
-            "interval": f"{INTERVAL_S}s",
-            "eval_offset": f"{number * PACE_S % INTERVAL_S}s",
-            "concurrency": 4,
-            "rules": rules,
-        }
-        for number, rules in enumerate(links(rule for group in groups() for rule in group["rules"]))
+        _group(f"link-{number:02}", f"{INTERVAL_S}s", number * PACE_S % INTERVAL_S, rules)
+        for number, rules in enumerate(links(rule for group in every for rule in group["rules"]))
     ]
-    return HEAD + _dumped({"groups": made})
+    return HEAD + _dumped({"groups": made + [_group(group["name"], group["interval"], 0, group["rules"]) for group in slow]})
+
+
+def _group(name: str, interval: str, offset_s: int, rules: list[Rule]) -> dict[str, Any]:
+    return {"name": name, "interval": interval, "eval_offset": f"{offset_s}s", "concurrency": 4, "rules": rules}
 
 
 def mimir() -> str:

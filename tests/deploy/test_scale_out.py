@@ -92,14 +92,26 @@ def test_mimir_gets_one_namespace_and_groups_of_different_names() -> None:
 
 def test_for_vmalert_every_rule_comes_after_those_it_asks_for() -> None:
     groups = yaml.safe_load((FOLDER / "vmalert" / "rules.yml").read_text())["groups"]
-    link = {rule["record"]: number for number, group in enumerate(groups) for rule in group["rules"] if "record" in rule}
+    links = [group for group in groups if group["interval"] == f"{build.INTERVAL_S}s"]
+    link = {rule["record"]: number for number, group in enumerate(links) for rule in group["rules"] if "record" in rule}
 
-    for number, group in enumerate(groups):
+    for number, group in enumerate(links):
         for rule in group["rules"]:
             before = {name: link[name] for name in build.asked(rule) if name in link and name != rule.get("record")}
             assert all(other < number for other in before.values()), (rule.get("record") or rule["alert"], before)
-    gaps = [(seconds(after) - seconds(before)) % build.INTERVAL_S for before, after in itertools.pairwise(groups)]
+    gaps = [(seconds(after) - seconds(before)) % build.INTERVAL_S for before, after in itertools.pairwise(links)]
     assert set(gaps) == {build.PACE_S}
+
+
+def test_groups_with_a_pace_of_their_own_keep_it() -> None:
+    groups = {group["name"]: group for group in yaml.safe_load((FOLDER / "vmalert" / "rules.yml").read_text())["groups"]}
+
+    slow = [group for group in build.groups() if "interval" in group]
+
+    assert slow
+    for group in slow:
+        assert groups[group["name"]]["interval"] == group["interval"]
+        assert not set.union(*map(build.asked, group["rules"])) & {rule.get("record") for rule in group["rules"]}
 
 
 def test_rules_that_ask_for_one_another_in_a_circle_are_refused() -> None:

@@ -13,6 +13,7 @@ import contextlib
 import os
 import re
 import shlex
+import signal
 import sys
 import tempfile
 import time
@@ -254,6 +255,7 @@ def main() -> int:
     parser.add_argument("--nodes", type=int, default=1250)
     parser.add_argument("--interval", default="15s", help="of scrapes and rules; 30s where the machine is too small")
     asked = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # what was started ends with it
     begins = time.time() + CALM_S + asked.nodes / 25  # the engine's start, and the first rounds
     sick_s = {"hung": -CALM_S, "lost": -CALM_S - LOST_S, "evaluating": EVALUATED_S - CALM_S}
     pages = Pages(fleet.Fleet(asked.nodes, begins - CALM_S, runs(asked.nodes), asked.nodes, sick_s, begins + ENDS_S))
