@@ -13,7 +13,8 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,9 @@ sys.path[:0] = [str(SCALE_OUT)]
 import build  # noqa: E402 - found by the line above
 
 SCENES = sorted(HERE.glob("*_test.yml"))
+ALERTS = re.compile(r'\bALERTS\b(?:\{[^}]*?\balertname="(\w+)")?')  # empty where a scene asks for alerts of any name
+NAMED = re.compile(r"\balertname: (\w+)")
+JOBS = (os.cpu_count() or 1) * 2  # the tools wait for their store much of the time
 NEEDED = ("promtool", "vmalert-tool", "vmalert", "vmagent", "victoria-metrics")
 HOW = """missing: {missing}
 Debian has promtool (package prometheus). From Debian forky on it has VictoriaMetrics' programs too (package victoria-metrics, with vmagent,
@@ -96,20 +100,38 @@ def for_vmalert(scenes: Path, folder: Path) -> dict[str, Any]:
     content: dict[str, Any] = yaml.safe_load(scenes.read_text())
     pieces: dict[str, list[str]] = {}
     groups: list[dict[str, Any]] = []
-    for file in content["rule_files"]:
-        for group in yaml.safe_load((scenes.parent / file).read_text())["groups"]:
-            cut = [{"name": f"{group['name']}-{number:02}", "rules": rules} for number, rules in enumerate(build.apart(group["rules"]))]
-            pieces[group["name"]] = [piece["name"] for piece in cut]
-            groups += cut
-    rules = folder / "rules.yml"
-    rules.write_text(yaml.safe_dump({"groups": groups}, sort_keys=False))
+    loaded = [group for file in content["rule_files"] for group in yaml.safe_load((scenes.parent / file).read_text())["groups"]]
+    needed = wanted(scenes.read_text(), [rule for group in loaded for rule in group["rules"]])
+    for group in loaded:
+        rules = [rule for rule in group["rules"] if (rule.get("record") or rule["alert"]) in needed]
+        cut = [
+            {"name": f"{group['name']}-{number:02}", **({"interval": group["interval"]} if "interval" in group else {}), "rules": piece}
+            for number, piece in enumerate(build.apart(rules))
+            if piece
+        ]
+        pieces[group["name"]] = [piece["name"] for piece in cut]
+        groups += cut
+    written = folder / "rules.yml"
+    written.write_text(yaml.safe_dump({"groups": groups}, sort_keys=False))
     order = content.get("group_eval_order") or list(pieces)
     return {
-        "rule_files": [str(rules)],
+        "rule_files": [str(written)],
         "evaluation_interval": content.get("evaluation_interval", "1m"),
         "group_eval_order": [piece for name in order for piece in pieces[name]],
         "tests": [_scene(scene) for scene in content["tests"]],
     }
+
+
+def wanted(text: str, rules: Sequence[Mapping[str, Any]]) -> set[str]:
+    """Names of the rules that scenes can see something of; the tool waits for its store after each group, and there are fewer of them then."""
+    asked = ALERTS.findall(text)
+    found = {rule["alert"] for rule in rules if "alert" in rule and (not all(asked) or rule["alert"] in {*asked, *NAMED.findall(text)})}
+    found |= {rule["record"] for rule in rules if "record" in rule and rule["record"] in text}
+    while True:
+        more = {name for rule in rules if (rule.get("record") or rule["alert"]) in found for name in build.asked(rule) | build.told(rule)}
+        if more <= found:
+            return found
+        found |= more
 
 
 def _scene(scene: Mapping[str, Any]) -> dict[str, Any]:
@@ -156,13 +178,12 @@ def main(chosen: list[str]) -> int:
     width = max(len(path.stem) for path in SCENES)
     sys.stdout.write(f"{'':{width}}  " + "  ".join(f"{engine.name:20}" for engine in found) + "\n")
     told: list[str] = []
-    for path in SCENES:
-        if chosen and path.name.removesuffix("_test.yml") not in chosen:
-            continue
-        said = [engine.differs(path) for engine in found]
-        sys.stdout.write(f"{path.stem:{width}}  " + "  ".join(f"{'differs' if text else 'same':20}" for text in said) + "\n")
-        sys.stdout.flush()
-        told += [f"\n{path.stem}, {engine.name}:\n{text}\n" for engine, text in zip(found, said, strict=True) if text]
+    played = [path for path in SCENES if not chosen or path.name.removesuffix("_test.yml") in chosen]
+    with ThreadPoolExecutor(JOBS) as pool:
+        for path, said in zip(played, pool.map(lambda path: [engine.differs(path) for engine in found], played), strict=True):
+            sys.stdout.write(f"{path.stem:{width}}  " + "  ".join(f"{'differs' if text else 'same':20}" for text in said) + "\n")
+            sys.stdout.flush()
+            told += [f"\n{path.stem}, {engine.name}:\n{text}\n" for engine, text in zip(found, said, strict=True) if text]
     for what, text in shipped():
         sys.stdout.write(f"{what}: {'taken' if not text else 'refused'}\n")
         told += [f"\n{what}:\n{text}\n"] if text else []
