@@ -14,6 +14,7 @@ import pytest
 
 from trackers.writers import Events, trainer_state
 from trainer_exporter.model import Record
+from trainer_exporter.sources import trackers
 from trainer_exporter.sources.trackers import Reader, holder_named, tracker_for, whole
 
 RECORDED = Path(__file__).parent / "recorded"
@@ -532,3 +533,9 @@ class TestMlflowDatabase:
 
         with pytest.raises(OSError, match="database"):
             holder.lister(str(tmp_path / "mlflow.db")).sources(0.0)
+
+
+def test_a_file_can_be_read_whole_at_any_time() -> None:
+    trackers.registry()
+
+    assert callable(trackers.whole), "a module of that name has taken the place of the function"

@@ -12,9 +12,9 @@ from typing import Any, Final
 
 from trainer_exporter.model import Record
 from trainer_exporter.sources.trackers.base import Batch, Extent, Tracker
+from trainer_exporter.sources.trackers.document import Document, number
 from trainer_exporter.sources.trackers.meaning import Interpreter
 from trainer_exporter.sources.trackers.told import Told
-from trainer_exporter.sources.trackers.whole import Document, number
 
 _MOST_STEPS: Final = 1 << 20
 

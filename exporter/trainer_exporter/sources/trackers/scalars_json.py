@@ -15,9 +15,9 @@ from typing import Final
 
 from trainer_exporter.model import Record
 from trainer_exporter.sources.trackers.base import Tracker
+from trainer_exporter.sources.trackers.document import numbers
 from trainer_exporter.sources.trackers.meaning import MAX_METRICS, MAX_NAME, Interpreter
 from trainer_exporter.sources.trackers.rows import Rows
-from trainer_exporter.sources.trackers.whole import numbers
 
 _STEPS: Final = ("step", "iteration", "iter")
 _ALSO: Final = {"time": "step_duration_seconds", "total_loss": "loss", "eta_seconds": "remaining_seconds"}

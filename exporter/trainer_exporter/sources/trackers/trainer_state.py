@@ -15,9 +15,9 @@ from typing import Any, Final
 
 from trainer_exporter.model import Record
 from trainer_exporter.sources.trackers.base import Batch, Extent, Tracker
+from trainer_exporter.sources.trackers.document import Document, number, numbers
 from trainer_exporter.sources.trackers.meaning import Interpreter
 from trainer_exporter.sources.trackers.told import Told
-from trainer_exporter.sources.trackers.whole import Document, number, numbers
 
 _NAME: Final = "trainer_state.json"
 _CHECKPOINT: Final = re.compile(r"checkpoint-(\d+)")

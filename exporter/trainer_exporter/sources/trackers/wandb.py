@@ -17,10 +17,10 @@ from typing import Any, Final
 
 from trainer_exporter.model import Record, Stamp
 from trainer_exporter.sources.trackers.base import Batch, Extent, Reader, Tracker
+from trainer_exporter.sources.trackers.document import Document, number
 from trainer_exporter.sources.trackers.meaning import MAX_NAME, Interpreter
 from trainer_exporter.sources.trackers.rows import Rows
 from trainer_exporter.sources.trackers.tail import Tail
-from trainer_exporter.sources.trackers.whole import Document, number
 
 _FILE_HEAD: Final = re.compile(rb":W&B..[\x00-\x0f]", re.DOTALL)
 _CHUNK: Final = struct.Struct("<IHB")
