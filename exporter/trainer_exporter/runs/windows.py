@@ -7,9 +7,10 @@ makes a new one when a run starts over.
 from __future__ import annotations
 
 import math
-from bisect import bisect_left, insort
+from bisect import bisect_left, bisect_right, insort
 from collections import deque
 from collections.abc import Sequence
+from itertools import islice
 
 MIN_RECORDS = 10  # fewer say nothing about a trend (design, section 4)
 
@@ -38,18 +39,21 @@ class StepWindow:
 
     def __init__(self, span: int) -> None:
         self.span = span
-        self._values: deque[tuple[float, float]] = deque(maxlen=span)
+        self._steps: deque[float] = deque(maxlen=span)
+        self._values: deque[float] = deque(maxlen=span)
 
     def push(self, step: float, value: float) -> None:
         """Add the value of a step larger than all before."""
-        self._values.append((step, value))
+        self._steps.append(step)
+        self._values.append(value)
 
     def values(self, span: int | None = None) -> list[float]:
         """Of the last ``span`` steps, or of all that the window holds, in order."""
-        if not self._values:
+        steps = self._steps
+        if not steps:
             return []
-        begin = self._values[-1][0] - (span or self.span)
-        return [value for step, value in self._values if step > begin]
+        begin = bisect_right(steps, steps[-1] - (span or self.span))
+        return list(islice(self._values, begin, None)) if begin else list(self._values)
 
     def change_ratio(self, span: int | None = None) -> float | None:
         """(mean of the newer half - mean of the older half) / abs(mean of the older half); negative = falling.
