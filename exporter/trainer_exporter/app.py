@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import logging
 import platform
-import sys
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
@@ -44,8 +43,6 @@ from trainer_exporter.sources.waker import Waker
 from trainer_exporter.workloads import Known, Workloads
 
 log = logging.getLogger(__name__)
-
-SWITCH_S = 0.0005  # a page waits so long, several times, for the thread that reads a burst: a tenth of what Python would let it wait
 
 POLL_S = 1.0  # a stat of every file each second decides; the waker only makes it sooner (design, decision 10)
 SCOUT_S = 5.0
@@ -126,7 +123,6 @@ class App:
 
     def start(self) -> None:
         """Begin to serve, and to read; returns at once."""
-        sys.setswitchinterval(SWITCH_S)
         self._server.start()
         log.info("serving on port %d", self.port)
         if self._poller is not None:
