@@ -19,8 +19,9 @@ import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import IO
 
@@ -150,13 +151,13 @@ class Row:
     case: str
     megabytes: float
     exporter: float
-    mtail: float
+    mtail: Mapping[str, float]  # by program
     grep: float
 
     @property
     def times_mtail(self) -> float:
-        """How many times as much as mtail a CPU second reads."""
-        return self.mtail / self.exporter
+        """How many times as much as the fastest mtail a CPU second reads."""
+        return min(self.mtail.values()) / self.exporter
 
     @property
     def times_grep(self) -> float:
@@ -164,9 +165,14 @@ class Row:
         return self.exporter / self.grep
 
 
+def seeded() -> random.Random:
+    """Chance that is the same at every call."""
+    return random.Random(7)
+
+
 def write(case: Case, path: Path, size: int) -> None:
     """A log of about ``size`` bytes; the same at every call."""
-    lines = case.lines(random.Random(7))
+    lines = case.lines(seeded())
     with path.open("w", newline="") as log:
         while log.tell() < size:
             log.write("".join(f"{next(lines)}\n" for _ in range(CHUNK_LINES)))
@@ -213,17 +219,24 @@ def exporter(path: Path, folder: Path) -> float:
         return _cpu(command, read, stderr=output)
 
 
-def mtail(path: Path, folder: Path, program: str) -> float:
+def version(program: str) -> str:
+    """mtail's name and version."""
+    told = subprocess.run([program, "--version"], capture_output=True, text=True, check=False)
+    found = re.search(r"version (\S+)", told.stdout + told.stderr)
+    return f"mtail {found[1] if found else '?'}"
+
+
+def mtail(path: Path, folder: Path, rules: str, *, program: str = "mtail") -> float:
     """One pass over the file."""
-    (folder / "program.mtail").write_text(program)
-    return _cpu(["mtail", "--one_shot", f"--progs={folder / 'program.mtail'}", f"--logs={path}", "--port=0", f"--log_dir={folder}"])
+    (folder / "program.mtail").write_text(rules)
+    return _cpu([program, "--one_shot", f"--progs={folder / 'program.mtail'}", f"--logs={path}", "--port=0", f"--log_dir={folder}"])
 
 
 def grep(path: Path, word: str) -> float:
     return _cpu(["grep", "-c", word, str(path)])
 
 
-def measure(name: str, megabytes: int, folder: Path) -> Row:
+def measure(name: str, megabytes: int, folder: Path, *, mtails: Sequence[str] = ("mtail",)) -> Row:
     case = CASES[name]
     full, empty = folder / "full" / case.name, folder / "empty" / case.name
     for path in (full, empty):
@@ -239,7 +252,7 @@ def measure(name: str, megabytes: int, folder: Path) -> Row:
         name,
         gigabytes * 1000,
         less_empty(lambda path: exporter(path, folder)),
-        less_empty(lambda path: mtail(path, folder, case.mtail)),
+        {program: less_empty(partial(mtail, folder=folder, rules=case.mtail, program=program)) for program in mtails},
         less_empty(lambda path: grep(path, case.word)),
     )
     full.unlink()
@@ -255,20 +268,22 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("cases", nargs="*", metavar="CASE", help=f"of {', '.join(CASES)}; all of them by default")
     parser.add_argument("--megabytes", type=int, default=200)
+    parser.add_argument("--mtail", default="mtail", help="the program to compare with")
     parser.add_argument("--json", action="store_true", help="one object a case")
     asked = parser.parse_args()
-    if not shutil.which("mtail"):
+    if not shutil.which(asked.mtail):
         parser.error("mtail is missing; on Debian or Ubuntu: sudo apt-get install mtail")
     os.environ["LC_ALL"] = "C"
     if not asked.json:
         _say(f"{'case':12} {'exporter s/GB':>14} {'mtail s/GB':>11} {'grep s/GB':>10} {'x mtail':>8} {'x grep':>7}")
     for name in asked.cases or CASES:
         with tempfile.TemporaryDirectory() as folder:
-            row = measure(name, asked.megabytes, Path(folder))
+            row = measure(name, asked.megabytes, Path(folder), mtails=[asked.mtail])
         if asked.json:
             _say(json.dumps(asdict(row) | {"times_mtail": row.times_mtail, "times_grep": row.times_grep}))
         else:
-            _say(f"{name:12} {row.exporter:14.2f} {row.mtail:11.2f} {row.grep:10.3f} {row.times_mtail:8.2f} {row.times_grep:7.1f}")
+            costs = f"{row.exporter:14.2f} {min(row.mtail.values()):11.2f} {row.grep:10.3f}"
+            _say(f"{name:12} {costs} {row.times_mtail:8.2f} {row.times_grep:7.1f}")
 
 
 if __name__ == "__main__":
