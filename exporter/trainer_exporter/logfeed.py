@@ -13,11 +13,14 @@ from trainer_exporter.feed import Assignment, Feed, Tools
 from trainer_exporter.model import Change, Chunk, FileStatus, Incident, Malformed, Record, Stamp
 from trainer_exporter.private import SLOW
 from trainer_exporter.runs.timeline import Timeline
+from trainer_exporter.sources.files import is_public
 from trainer_exporter.sources.follow import Follower
 
 log = logging.getLogger(__name__)
 
 TAIL_BYTES = 64 << 10
+PUBLIC_S = 10.0  # between two looks at who may read a file
+NOT_SHOWN = "(not shown: not everybody on this node may read this file)"
 
 
 class LogFeed(Feed):
@@ -29,6 +32,7 @@ class LogFeed(Feed):
         self._intake = tools.intake(self.assignment)
         self._renewed: Counter[str] = Counter()  # lines of what stood at the path before
         self._settled = not present_at_start
+        self._is_public, self._next_look_mono = False, tools.clock.mono()
         last = _last_stamp(self.assignment, tools) if present_at_start else _LastStamp(0.0)
         self._mtime = last.mtime
         self._timeline = Timeline(last_stamp=last.stamp, mtime=last.mtime, is_latest=last.is_latest)
@@ -62,11 +66,20 @@ class LogFeed(Feed):
             lag_bytes=follower.lag_bytes,
             lines=follower.lines,
             last_written_wall=follower.last_mtime,
-            last_unrecognised=self._intake.last_unrecognised,
+            last_unrecognised=self._shown(self._intake.last_unrecognised),
             error=follower.error,
             why=self.assignment.why,
             run_origin=self.assignment.run_origin,
         )
+
+    def _shown(self, line: str) -> str:
+        """A line for the status page, which may show no more than everybody on the node may read: the daemon may read more, and a link of
+        anybody's may lead to it.
+        """
+        now = self._tools.clock.mono()
+        if line and now >= self._next_look_mono:
+            self._next_look_mono, self._is_public = now + PUBLIC_S, is_public(self.assignment.path)
+        return line if self._is_public or not line else NOT_SHOWN
 
     def close(self) -> None:
         self.follower.close()

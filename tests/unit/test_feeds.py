@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import tempfile
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +15,7 @@ from trainer_exporter.clock import ManualClock
 from trainer_exporter.feeds import Assignment, Feeds, Tools
 from trainer_exporter.formats import registry
 from trainer_exporter.health import Health
+from trainer_exporter.logfeed import NOT_SHOWN
 from trainer_exporter.runs.store import Store, StoreSettings
 from trainer_exporter.sources.follow import Limits
 
@@ -122,6 +125,54 @@ def test_labels_that_a_reload_changes_are_shown_from_then_on(node: Node, tmp_pat
     node.look()
 
     assert [run.labels for run in node.store.snapshot()] == [{"team": "vision"}]
+
+
+@pytest.fixture
+def public(node: Node) -> Iterator[Path]:
+    """A directory that everybody may enter; those of tests are their user's alone."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        yield Path(folder)
+
+
+def of_everybody(folder: Path) -> Path:
+    return written(folder / "train.log", 0o644)
+
+
+def of_its_owner(folder: Path) -> Path:
+    return written(folder / "train.log", 0o640)
+
+
+def a_link_to_a_secret(folder: Path) -> Path:
+    (folder / "train.log").symlink_to(written(folder / "secret", 0o600))
+    return folder / "train.log"
+
+
+def in_a_closed_directory(folder: Path) -> Path:
+    (folder / "closed").mkdir(mode=0o700)
+    (folder / "train.log").symlink_to(written(folder / "closed" / "train.log", 0o644))
+    return folder / "train.log"
+
+
+def written(path: Path, mode: int) -> Path:
+    path.write_text("root:$6$something of its own\n")
+    path.chmod(mode)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("make", "shown"),
+    [
+        (of_everybody, "root:$6$something of its own"),
+        (of_its_owner, NOT_SHOWN),
+        (a_link_to_a_secret, NOT_SHOWN),
+        (in_a_closed_directory, NOT_SHOWN),
+    ],
+)
+def test_no_more_of_a_file_is_shown_than_everybody_may_read(node: Node, public: Path, make: Callable[[Path], Path], shown: str) -> None:
+    node.follow(make(public), "heron")
+
+    assert [file.last_unrecognised for file in node.feeds.status()] == [shown]
 
 
 def test_a_file_that_is_no_regular_one_blocks_nobody(node: Node, tmp_path: Path) -> None:

@@ -167,6 +167,19 @@ def open_regular(files: Files, path: str, *, line_bytes: int) -> Opened:
         raise
 
 
+def is_public(path: str) -> bool:
+    """Whether everybody on the node may read what a path leads to; False where that cannot be seen."""
+    place = os.path.realpath(path)
+    try:
+        public = bool(os.stat(place).st_mode & stat.S_IROTH)  # noqa: PTH116
+        while public and place != "/":
+            place = os.path.dirname(place)  # noqa: PTH120
+            public = bool(os.stat(place).st_mode & stat.S_IXOTH)  # noqa: PTH116
+    except OSError:
+        return False
+    return public
+
+
 def _fits_late(expected: bytes, found: bytes) -> bool:
     """Network file systems show NULs where another client's bytes have not arrived yet: those may turn into text."""
     if b"\0" not in expected or len(found) != len(expected):
