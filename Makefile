@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 PROGRAMS := prometheus promtool prometheus-alertmanager amtool gcc
 PACKAGES := prometheus prometheus-alertmanager gcc libc6-dev
 
-.PHONY: help docs demo test check format dashboards test-live test-engines test-scale scale-out truth fuzz mutate manifests dist wheelhouse lock sbom programs clean
+.PHONY: help docs demo test check format dashboards test-live test-engines test-scale scale-out truth fuzz fuzz-guided bench mutate manifests dist wheelhouse lock sbom programs clean
 
 help: ## say what there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -58,6 +58,26 @@ soak: $(VENV)/.ready ## half an hour of the real daemon at 50 times the usual lo
 
 soak-virtual: $(VENV)/.ready ## a month of a node in virtual time: 200 jobs, lost GPUs, reloads; does anything grow, go back or stay?
 	$(BIN)/python tests/soak/month.py
+
+FUZZ_SECONDS ?= 60
+
+fuzz-guided: .venv-fuzz/.ready ## input that is changed towards what it has not yet reached, FUZZ_SECONDS for each of TARGETS
+	.venv-fuzz/bin/python tests/fuzz/guided.py --seconds $(FUZZ_SECONDS) $(TARGETS)
+
+# Without a wheel of atheris for this Python the input is changed by chance alone.
+.venv-fuzz/.ready: pyproject.toml
+	$(PYTHON) -m venv .venv-fuzz
+	.venv-fuzz/bin/pip install --quiet --disable-pip-version-check -e '.[basic-auth]' 'hypothesis>=6.100'
+	-.venv-fuzz/bin/pip install --quiet --disable-pip-version-check --only-binary :all: 'atheris>=2.3'
+	touch $@
+
+bench: $(VENV)/.ready .venv-bench/.ready programs ## every figure of speed and its peers' in one table; BENCH='PART ... --json'. Half an hour
+	PATH="$(CURDIR)/.venv-bench/bin:$$PATH" $(BIN)/python tests/bench/all.py $(BENCH)
+
+.venv-bench/.ready:
+	$(PYTHON) -m venv .venv-bench
+	.venv-bench/bin/pip install --quiet --disable-pip-version-check 'nvitop-exporter>=1.7'
+	touch $@
 
 docs: $(VENV)/.ready ## build the references of metrics and alerts
 	$(BIN)/python docs/build.py
@@ -149,4 +169,4 @@ $(VENV)/.ready: pyproject.toml
 	touch $@
 
 clean: ## remove what the targets above made
-	rm -rf $(VENV) .venv-live .venv-operator .venv-release .venv-3.* build dist exporter/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) .venv-fuzz .venv-bench .venv-live .venv-operator .venv-release .venv-3.* build dist exporter/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
