@@ -267,9 +267,8 @@ def test_the_wall_reads_nothing_but_what_the_rules_record() -> None:
     assert read <= recorded_names() | OF_PROMETHEUS
 
 
-def test_the_figures_of_the_wall_play_as_written() -> None:
-    scenes = Path(__file__).with_name("wall_rules.yml")
-
+@pytest.mark.parametrize("scenes", sorted(Path(__file__).parent.glob("wall_*.yml")), ids=lambda scenes: scenes.stem)
+def test_the_figures_of_the_wall_play_as_written(scenes: Path) -> None:
     played = subprocess.run(["promtool", "test", "rules", scenes.name], cwd=scenes.parent, capture_output=True, text=True, check=False)
 
     assert played.returncode == 0, played.stdout + played.stderr
