@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from prometheus_client import exposition
@@ -55,7 +57,7 @@ def test_values_change_and_what_is_gone_is_forgotten() -> None:
     page = lines.page([Sample(TOTAL, ("one",), 2)], openmetrics=False)
 
     assert page.splitlines()[2:] == ['a_total{run="one"} 2.0']
-    assert list(lines._kept.values()) == ['a_total{run="one"}']
+    assert [line for _, _, line in lines._kept.values()] == ['a_total{run="one"} 2.0\n']
 
 
 def test_a_scraper_that_wants_other_names_gets_them() -> None:
@@ -70,3 +72,41 @@ def test_a_scraper_that_wants_other_names_gets_them() -> None:
 def test_a_sample_with_other_labels_than_its_family_is_refused() -> None:
     with pytest.raises(ValueError, match="shorter"):
         Lines().page([Sample(TOTAL, (), 1)], openmetrics=False)
+
+
+class Queue:
+    """A lock that says when the second has come to wait for it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._come = 0
+        self.has_two = threading.Event()
+
+    def __enter__(self) -> None:
+        self._come += 1
+        if self._come == 2:
+            self.has_two.set()
+        self._lock.acquire()
+
+    def __exit__(self, *error: object) -> None:
+        self._lock.release()
+
+
+def test_who_asks_while_a_page_is_made_gets_that_page_and_who_asks_later_a_new_one() -> None:
+    begun, queue, made = threading.Event(), Queue(), list[int]()
+
+    def collect() -> list[Sample]:
+        made.append(1)
+        begun.set()
+        assert queue.has_two.wait(60)
+        return [Sample(TOTAL, ("one",), len(made))]
+
+    page = Page([("test", collect)], health=Health())
+    page._rendering = queue
+    with ThreadPoolExecutor(2) as scrapers:
+        first = scrapers.submit(page.render, TEXT)
+        assert begun.wait(60)
+        second = scrapers.submit(page.render, TEXT)
+
+    assert first.result() is second.result()
+    assert b'a_total{run="one"} 2.0' in page.render(TEXT).body

@@ -5,6 +5,7 @@ A collector that fails costs its own families alone; its failure stands on the p
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -35,11 +36,24 @@ class Page:
         self._collectors = collectors
         self._health = health
         self._lines = Lines()
+        self._rendering = threading.Lock()
+        self._last: tuple[str, float, Rendered] | None = None  # what was asked for, when it was made, and the page
         self._process = registry.CollectorRegistry(auto_describe=False)
         process_collector.ProcessCollector(registry=self._process)
 
     def render(self, accept: str) -> Rendered:
-        """The page in the format that ``accept`` (the HTTP header) prefers: OpenMetrics, else text."""
+        """The page in the format that ``accept`` (the HTTP header) prefers: OpenMetrics, else text.
+
+        Two scrapers at once get the same page: the one that comes while it is made waits for it, and not for one of its own.
+        """
+        asked = time.perf_counter()
+        with self._rendering:
+            if self._last is None or self._last[0] != accept or self._last[1] < asked:
+                page = self._render(accept)
+                self._last = accept, time.perf_counter(), page
+            return self._last[2]
+
+    def _render(self, accept: str) -> Rendered:
         encode, content_type = exposition.choose_encoder(accept)
         samples = self._samples()
         if "escaping=dots" in content_type:  # asks for other names, which the library makes
