@@ -53,20 +53,21 @@ class Remembered:
         gone = []
         for at, path in enumerate(path for path in self._last if path not in followed):
             is_old = now - self._last[path].seen_mono > REMEMBERED_S
-            if at < crowd or (is_old and _is_away(path) and not is_written_on(path)):
+            if at < crowd or (is_old and is_away(path) and not is_written_on(path)):
                 gone.append(path)
         runs = {path: self._last.pop(path).run for path in gone}
         left = {last.run for last in self._last.values()}
         return {path: () if run in left else (run,) for path, run in runs.items()}
 
-    def left(self, followed: Collection[str]) -> Mapping[str, Sequence[str]]:
-        """The runs of which nothing is followed and no file stands there any more, each with its paths."""
+    def by_run(self, followed: Collection[str]) -> Mapping[str, Sequence[str]]:
+        """The paths that are not followed now, by run."""
         paths: dict[str, list[str]] = defaultdict(list)
         for path, last in self._last.items():
-            if last.run not in followed:
+            if path not in followed:
                 paths[last.run].append(path)
-        return {run: each for run, each in paths.items() if all(map(_is_away, each))}
+        return paths
 
 
-def _is_away(path: str) -> bool:
+def is_away(path: str) -> bool:
+    """Whether no file stands at a path."""
     return path.startswith("/") and not os.path.lexists(path)

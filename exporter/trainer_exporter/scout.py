@@ -20,7 +20,7 @@ from trainer_exporter.feeds import Assignment
 from trainer_exporter.health import Health
 from trainer_exporter.model import GpuAllocation, GpuOwner, GpuSnapshot
 from trainer_exporter.names import sanitise
-from trainer_exporter.remembered import Remembered
+from trainer_exporter.remembered import Remembered, is_away
 from trainer_exporter.runs.store import Store
 from trainer_exporter.sources.discovery import Discovery, DiscoveryLimits, Found, Spec
 from trainer_exporter.sources.holders import Held, Holders, Process
@@ -241,11 +241,19 @@ class Scout:
         by_run: dict[str, list[str]] = defaultdict(list)
         for assignment in assignments:
             by_run[assignment.run].append(assignment.path)
+        left = self._remembered.by_run(followed.keys())
         for run, paths in by_run.items():
-            self._store.note_writer(run, self._is_written(run, [followed[path] for path in paths], held))
-        for run, left in self._remembered.left(by_run.keys()).items():
-            if any(self._writers[path].processes for path in left):  # they may have ended in the moment in which their logs went
-                self._store.note_writer(run, any(map(self._is_written_on, left)))
+            alive = self._is_written(run, [followed[path] for path in paths], held)
+            self._store.note_writer(run, self._left_alive(left.get(run, ())) if alive is None else alive)
+        for run, paths in left.items():
+            if run in by_run or not all(map(is_away, paths)):
+                continue
+            if (alive := self._left_alive(paths)) is not None:  # its writers may have ended in the moment in which its logs went
+                self._store.note_writer(run, alive)
+
+    def _left_alive(self, paths: Sequence[str]) -> bool | None:
+        """What is known of the writers of logs that are not followed any more."""
+        return any(map(self._is_written_on, paths)) if any(self._writers[path].processes for path in paths) else None
 
     def _is_written_on(self, path: str) -> bool:
         """Whether a process that wrote a log still runs, though the log has gone."""

@@ -84,6 +84,18 @@ def test_a_run_whose_writer_was_never_seen_has_failed_when_its_log_has_been_away
     assert node.phase(after_s=REMEMBERED_S) is Phase.FAILED
 
 
+def test_a_run_whose_console_goes_after_its_end_does_not_come_back_to_life(node: Node) -> None:
+    node.host.file("/data/heron/trainer_log.jsonl")  # opened and closed for each record: that nobody holds it says nothing
+    node.starts()
+    assert node.phase() is Phase.TRAINING
+    node.ends()
+    assert node.phase(after_s=5) is Phase.FAILED
+
+    Path(node.log).unlink()
+
+    assert node.phase(after_s=15) is Phase.FAILED
+
+
 def test_a_log_that_the_configuration_names_no_more_is_not_taken_for_gone(node: Node) -> None:
     assert node.phase() is Phase.TRAINING
 
