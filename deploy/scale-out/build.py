@@ -2,7 +2,8 @@
 
 What vmalert records is seen by queries only seconds later, so that a rule never sees what another one of its group has just said: there a
 chain of rules in one group is late by a round for each link. vmalert/rules.yml therefore has the rules by links, each evaluated as soon as
-the one before it is seen. Mimir's ruler evaluates as Prometheus does and wants one file, with a namespace.
+the one before it is seen. MetricsQL's increase() and changes() count the birth of a series too; Prometheus's have names of their own there.
+Mimir's ruler evaluates as Prometheus does and wants one file, with a namespace.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ INTERVAL_S = 15
 # lie beyond the round meet those of the next one.
 PACE_S = 3
 RECORDED = re.compile(r"\b[a-z]+:[a-z0-9_]+(?::[a-z0-9_]+)?\b")
+
+BIRTHS = re.compile(r"\b(increase|changes)\((?=[^)])")
 
 Rule = Mapping[str, Any]
 
@@ -84,8 +87,14 @@ def vmalert() -> str:
     return HEAD + _dumped({"groups": made + [_group(group["name"], group["interval"], 0, group["rules"]) for group in slow]})
 
 
+def in_metricsql(rule: Rule) -> Rule:
+    """The rule with the functions that mean in MetricsQL what they mean in PromQL."""
+    said = {name: BIRTHS.sub(r"\1_prometheus(", text) for name, text in rule.get("annotations", {}).items()}
+    return {**rule, "expr": BIRTHS.sub(r"\1_prometheus(", rule["expr"]), **({"annotations": said} if said else {})}
+
+
 def _group(name: str, interval: str, offset_s: int, rules: list[Rule]) -> dict[str, Any]:
-    return {"name": name, "interval": interval, "eval_offset": f"{offset_s}s", "concurrency": 4, "rules": rules}
+    return {"name": name, "interval": interval, "eval_offset": f"{offset_s}s", "concurrency": 4, "rules": list(map(in_metricsql, rules))}
 
 
 def mimir() -> str:

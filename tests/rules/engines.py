@@ -1,8 +1,9 @@
 """Every scene of every alert in every engine that is here: ``python tests/rules/engines.py [ALERT ...]`` prints a table, scenes by engine.
 
 Engines are each promtool and each vmalert-tool found on PATH and in PROGRAMS_DIR (folders, parted by colons). For vmalert-tool the scenes
-are rewritten: its word for expressions, and groups cut where a rule asks for what another one of its group records. Then come the files of
-deploy/scale-out, each checked by the program that it is for. Exit code 1 when anything differs.
+are rewritten: its word for expressions; groups cut where a rule asks for what another one of its group records, and functions that mean
+something else there, as deploy/scale-out has them. Then come the files of deploy/scale-out, each checked by the program that it is for.
+Exit code 1 when anything differs.
 """
 
 from __future__ import annotations
@@ -105,7 +106,11 @@ def for_vmalert(scenes: Path, folder: Path) -> dict[str, Any]:
     for group in loaded:
         rules = [rule for rule in group["rules"] if (rule.get("record") or rule["alert"]) in needed]
         cut = [
-            {"name": f"{group['name']}-{number:02}", **({"interval": group["interval"]} if "interval" in group else {}), "rules": piece}
+            {
+                "name": f"{group['name']}-{number:02}",
+                **({"interval": group["interval"]} if "interval" in group else {}),
+                "rules": list(map(build.in_metricsql, piece)),
+            }
             for number, piece in enumerate(build.apart(rules))
             if piece
         ]
@@ -123,7 +128,7 @@ def for_vmalert(scenes: Path, folder: Path) -> dict[str, Any]:
 
 
 def wanted(text: str, rules: Sequence[Mapping[str, Any]]) -> set[str]:
-    """Names of the rules that scenes can see something of; the tool waits for its store after each group, and there are fewer of them then."""
+    """Names of the rules that scenes can see something of: the tool waits for its store after each group, and then there are fewer."""
     asked = ALERTS.findall(text)
     found = {rule["alert"] for rule in rules if "alert" in rule and (not all(asked) or rule["alert"] in {*asked, *NAMED.findall(text)})}
     found |= {rule["record"] for rule in rules if "record" in rule and rule["record"] in text}
@@ -153,18 +158,16 @@ def shipped() -> Iterator[tuple[str, str]]:
         "vmagent.yml (vmagent)",
         _said([vmagent, "-dryRun", "-promscrape.config.strictParse", f"-promscrape.config={SCALE_OUT / 'vmagent.yml'}"], cwd=SCALE_OUT),
     )
-    for name, rules in (("vmalert/rules.yml", SCALE_OUT / "vmalert" / "rules.yml"), ("alertmanager/rules", build.RULES / "*.yml")):
+    for name, rules in (("vmalert/rules.yml", SCALE_OUT / "vmalert" / "rules.yml"), ("alertmanager/rules/*.yml", build.RULES / "*.yml")):
         yield f"{name} (vmalert)", _said([vmalert, "-dryRun", f"-rule={rules}"], cwd=SCALE_OUT)
-    yield "vmalert/rules.yml (promtool)", _rules_by_promtool(promtool, "vmalert")
-    yield "mimir/rules.yml (promtool)", _rules_by_promtool(promtool, "mimir")
+    yield "mimir/rules.yml (promtool)", _mimir_by_promtool(promtool)
 
 
-def _rules_by_promtool(promtool: Path, form: str) -> str:
-    """promtool takes groups and rules, without what the form adds to them."""
-    groups = yaml.safe_load((SCALE_OUT / form / "rules.yml").read_text())["groups"]
-    plain = [{"name": group["name"], "rules": group["rules"]} for group in groups]
+def _mimir_by_promtool(promtool: Path) -> str:
+    """promtool takes what Mimir's form has beside the namespace."""
+    content = yaml.safe_load((SCALE_OUT / "mimir" / "rules.yml").read_text())
     with tempfile.NamedTemporaryFile("w", suffix=".yml") as file:
-        yaml.safe_dump({"groups": plain}, file)
+        yaml.safe_dump({"groups": content["groups"]}, file)
         file.flush()
         return _said([promtool, "check", "rules", file.name], cwd=SCALE_OUT)
 
