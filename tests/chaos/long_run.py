@@ -20,6 +20,7 @@ from world import PATIENCE_S, Faults, Trainer, resident_mb, wait_for_errors, wai
 
 pytestmark = pytest.mark.e2e
 MANY = 100_000
+LONG_S = 300.0  # where much has to be read first
 
 
 def test_killed_a_hundred_times_it_counts_the_same_after_each_start(tmp_path: Path) -> None:
@@ -168,12 +169,16 @@ def test_a_hundred_thousand_logs_are_followed_up_to_the_bound_and_counted(tmp_pa
         (tmp_path / f"runs/z-{folder}").mkdir()
         for number in range(MANY // 100):
             os.close(os.open(tmp_path / f"runs/z-{folder}/{number}.log", os.O_CREAT | os.O_WRONLY))
-    with Daemon(tmp_path / "runs", "--no-gpu", log=tmp_path / "log") as daemon:
-        wait_until_exact(daemon, heron, within_s=180)
-        eventually(lambda: daemon.value("trainer_exporter_dropped_total", reason="files"), within_s=180, what="it is counted")
+    daemon = Daemon(tmp_path / "runs", "--no-gpu", log=tmp_path / "log")
+    try:
+        daemon.start(ready_within_s=LONG_S)
+        wait_until_exact(daemon, heron, within_s=LONG_S)
+        eventually(lambda: daemon.value("trainer_exporter_dropped_total", reason="files"), within_s=LONG_S, what="it is counted")
         assert daemon.value("trainer_exporter_files_followed") == 2048
         heron.steps(5)
-        wait_until_exact(daemon, heron, within_s=180)
+        wait_until_exact(daemon, heron, within_s=LONG_S)
+    finally:
+        daemon.stop()
 
 
 def test_events_that_overflow_the_queue_cost_no_run(tmp_path: Path) -> None:
@@ -220,8 +225,8 @@ def test_twenty_gigabytes_of_nothing_and_a_flood_of_nuls_take_no_memory(tmp_path
     os.truncate(sparse, 20 << 30)
     nuls.write_bytes(b"\0" * (64 << 20) + b"\n")
     with Daemon(tmp_path / "runs", "--no-gpu", log=tmp_path / "log") as daemon:
-        eventually(lambda: daemon.value("trainer_step", run="heron") == 5, within_s=180, what="the log beside them")
+        eventually(lambda: daemon.value("trainer_step", run="heron") == 5, within_s=LONG_S, what="the log beside them")
         assert (daemon.value("trainer_exporter_dropped_total", reason="history_bytes") or 0) == 19 << 30
         assert resident_mb(daemon) < 200
         heron.steps(5)
-        eventually(lambda: daemon.value("trainer_step", run="heron") == 10, within_s=180, what="the log beside them goes on")
+        eventually(lambda: daemon.value("trainer_step", run="heron") == 10, within_s=LONG_S, what="the log beside them goes on")

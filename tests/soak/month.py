@@ -276,7 +276,7 @@ def main() -> int:
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--days", type=float, default=30)
     options.add_argument("--jobs", type=int, default=200)
-    options.add_argument("--tick", type=float, default=120, help="virtual seconds between two turns")
+    options.add_argument("--tick", type=float, default=300, help="virtual seconds between two turns")
     options.add_argument("--warm-up", type=float, default=7, help="days after which nothing may grow")
     options.add_argument("--seed", type=int, default=1)
     asked = options.parse_args()
