@@ -25,6 +25,7 @@ from trainer_exporter.model import Phase
 
 RUNBOOKS = stack.REPOSITORY / "alertmanager" / "runbooks"
 SCENES = sorted(Path(__file__).parent.glob("*_test.yml"))
+FIGURES = sorted(Path(__file__).parent.glob("*_figures.yml"))
 RUNBOOK_URL = "https://github.com/trainer-exporter/trainer-exporter/blob/main/alertmanager/runbooks/{}.md"
 SECTIONS = ["Meaning", "Impact", "Diagnosis", "Mitigation", "Causes", "False alarms"]
 
@@ -109,7 +110,7 @@ def test_an_alert_of_a_pair_of_prometheus_does_not_bear_the_name_of_the_one_that
     assert {name for name in config["global"]["external_labels"] if re.fullmatch(dropped["regex"], name)} == {"replica"}
 
 
-@pytest.mark.parametrize("path", SCENES, ids=alert_of)
+@pytest.mark.parametrize("path", [*SCENES, *FIGURES], ids=alert_of)
 def test_every_scene_plays_as_written(path: Path) -> None:
     played = promtool("test", "rules", path.name, cwd=path.parent)
 
