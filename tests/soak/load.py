@@ -21,8 +21,8 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 sys.path.insert(0, str(ROOT / "chaos"))
 
-from daemon import Daemon
-from world import Trainer
+from daemon import Daemon  # noqa: E402 - the path is made above
+from world import Trainer  # noqa: E402
 
 RUNS, USUAL_LINES_S = 8, 2.0
 HEAD = "  minute      lines   lines/s   lag bytes   RSS MB   fds  threads   CPU %   page ms"
