@@ -127,6 +127,8 @@ def unwrapped(text: str, number: int, *, labelled: bool = False, stamp: Stamp | 
     ``labelled`` says that this file's lines begin with a task id or a host (see ``has_labels``); ``stamp`` is the
     container's, and yields to one that the line itself carries only when there is none.
     """
+    if not labelled and text[:1] in _BARE:
+        return Line(text, number, stamp, None, "", text)
     whole = text
     rank: int | None = None
     stream = ""
@@ -135,7 +137,7 @@ def unwrapped(text: str, number: int, *, labelled: bool = False, stamp: Stamp | 
         rank = int(label["task"]) if label["task"] and not label["part"] else None
         text = text[label.end() :]
     for _ in range(_MAX_NESTING):
-        layer = None if text[:1] in _BARE else _layer(text)
+        layer = _layer(text)
         if layer is None:
             break
         text = text[layer.end() :]

@@ -24,10 +24,12 @@ class Halves:
         self._max_streams = max_streams
         self._begun: dict[str, Line] = {}
 
+    def concern(self, line: Line) -> bool:
+        """Whether this line may hold a half, or the rest of one."""
+        return bool(self._begun) or "]:" in line.text
+
     def apart(self, line: Line) -> tuple[list[Line], Line]:
         """The halves that this line of the file begins with, and the line that ends in it, with its own first half."""
-        if "]:" not in line.text and not self._begun:
-            return [], line
         if (begun := self._begun.pop(line.stream, None)) is not None and self._goes_on(begun, line):
             _, _, rest = line.whole.partition(f"[{line.stream.rpartition('/')[2]}]:")
             line = line._replace(text=begun.text + rest)

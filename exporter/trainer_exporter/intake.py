@@ -256,7 +256,9 @@ class Intake:
             if first is not None and first.stream and not line.stream:  # a redraw is its line's, and has the prefix no more
                 line = line._replace(stream=first.stream, rank=first.rank)
             first = first or line
-            halves, line = self._halves.apart(line)
+            halves: Sequence[Line] = ()
+            if self._halves.concern(line):
+                halves, line = self._halves.apart(line)
             for half in halves:  # without a prefix nobody knows its rest
                 is_whole = not half.stream and torn.is_whole(half.text, self._earlier)
                 result = max(result, self._read(half, kinds if is_whole else kinds & _TROUBLE))

@@ -119,7 +119,7 @@ class HfTrainer:
             self._other_bar = drawn
             return self._enter(line, Phase.EVALUATING) if self._is_at_work else []
         self._announcements.end_block()
-        out = self._resolved(drawn)
+        out = self._resolved(drawn) if self._held else []
         self._learn_late(drawn)
         self._bar = drawn
         if self._pending is not None and self._pending[0].number != line.number:

@@ -61,6 +61,8 @@ class Saves:
 
     def progressed(self) -> None:
         """Training went on: a save whose end nobody tells is over, one that is watched goes on in the background."""
+        if not self._open:
+            return
         self._open = {step: save for step, save in self._open.items() if save.witnessed or not save.blocking}
         for save in self._open.values():
             save.blocking = False

@@ -68,8 +68,7 @@ class Timeline:
 
     def of_record(self, record: Record, *, read_wall: float, live: bool) -> Moment:
         """As ``moment``; a record that prints the time elapsed since its start has a clock even without a stamp."""
-        moment = self.moment(record.stamp, read_wall=read_wall, live=live)
         elapsed = record.fields.get("elapsed_seconds")
         if record.stamp is None and elapsed is not None:
-            return Moment(moment.wall, live, tick=elapsed, clock="elapsed")
-        return moment
+            return Moment(read_wall if live else None, live, elapsed, "elapsed")
+        return self.moment(record.stamp, read_wall=read_wall, live=live)
