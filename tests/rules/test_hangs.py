@@ -215,13 +215,13 @@ def run_series(scene: Scene, after: int) -> Iterator[tuple[str, str]]:
         yield f'up{{job="trainer-exporter", instance="node-{node}"}}', f"1x{BEFORE} {int(node != scene.silent)}x{after}"
 
 
-def play(scene: Scene, expectations: Sequence[Mapping[str, object]], directory: Path, *, after: int = AFTER) -> None:
-    """Let promtool judge; fails with what it says."""
+def document(scene: Scene, expectations: Sequence[Mapping[str, object]], *, after: int = AFTER, every: str = "30s") -> Mapping[str, object]:
+    """What promtool reads. Rules that are seldom evaluated are cheap: no more often than an expectation needs."""
     series = {**dict(gpu_series(scene, after)), **dict(run_series(scene, after)), **scene.extra}
-    test = {
-        "rule_files": [str(path) for path in RULES],
+    return {
+        "rule_files": [str(path) for path in RULES if path.stem != "wall"],  # which judges nothing
         "group_eval_order": group_order(*ORDER),
-        "evaluation_interval": f"{INTERVAL_S}s",
+        "evaluation_interval": every,
         "tests": [
             {
                 "interval": f"{INTERVAL_S}s",
@@ -230,8 +230,12 @@ def play(scene: Scene, expectations: Sequence[Mapping[str, object]], directory: 
             }
         ],
     }
+
+
+def play(scene: Scene, expectations: Sequence[Mapping[str, object]], directory: Path, *, after: int = AFTER, every: str = "30s") -> None:
+    """Let promtool judge; fails with what it says."""
     path = directory / "scene.yml"
-    path.write_text(yaml.safe_dump(test))
+    path.write_text(yaml.safe_dump(document(scene, expectations, after=after, every=every)))
     played = subprocess.run(["promtool", "test", "rules", str(path)], capture_output=True, text=True, check=False)
     assert played.returncode == 0, played.stdout + played.stderr
 
@@ -242,28 +246,29 @@ def expected(expr: str, rows: Iterable[Mapping[str, str]], *, at: str) -> Mappin
     return {"expr": expr, "eval_time": at, "exp_samples": samples}
 
 
-@pytest.mark.parametrize("scene", SICK.values(), ids=SICK)
-def test_a_hang_is_named_by_its_cause_and_by_the_gpu_that_differs(scene: Scene, tmp_path: Path) -> None:
+def told(scene: Scene) -> list[Mapping[str, object]]:
+    """The suspects and the cause that follow."""
     named = [{"instance": f"node-{node}", "gpu": str(gpu), "reason": reason} for node, gpu, reason in sorted(scene.suspects)]
-
-    expectations = [
+    return [
         expected("group by (instance, gpu, reason) (run:suspect_gpu)", named, at="9m"),
         expected("group by (cause) (run:stall_cause:info)", [{"cause": scene.cause}], at="9m"),
-        expected(
-            'group by (alertname) (ALERTS{alertstate="firing", severity="critical"})',
-            [{"alertname": name} for name in sorted(scene.alerts)],
-            at="9m",
-        ),
     ]
 
-    play(scene, expectations, tmp_path)
+
+@pytest.mark.parametrize("scene", SICK.values(), ids=SICK)
+def test_a_hang_is_named_by_its_cause_and_by_the_gpu_that_differs(scene: Scene, tmp_path: Path) -> None:
+    firing = [{"alertname": name} for name in sorted(scene.alerts)]
+
+    paged = expected('group by (alertname) (ALERTS{alertstate="firing", severity="critical"})', firing, at="9m")
+
+    play(scene, [*told(scene), paged], tmp_path)
 
 
 @pytest.mark.parametrize("scene", WELL.values(), ids=WELL)
 def test_a_job_that_is_well_is_left_alone(scene: Scene, tmp_path: Path) -> None:
     never = expected('count_over_time(ALERTS{alertstate="firing", alertname!="Watchdog"}[1h])', (), at="64m")
 
-    play(scene, [never], tmp_path, after=240)
+    play(scene, [never], tmp_path, after=240, every="1m")
 
 
 def test_a_job_that_compiles_for_twenty_minutes_is_left_alone(tmp_path: Path) -> None:
@@ -289,7 +294,7 @@ def test_the_members_that_left_are_forgotten_when_the_run(scene: Scene, tmp_path
 def test_a_daemon_that_restarts_while_the_run_hangs_makes_no_suspect_of_its_node(tmp_path: Path) -> None:
     restarts = {'up{job="trainer-exporter", instance="node-3"}': "1x33 0x1 1x20"}
 
-    play(Scene(extra=restarts), [expected("run:suspect_gpu", (), at=moment) for moment in ("8m30s", "8m45s", "9m")], tmp_path)
+    play(Scene(extra=restarts), [expected("run:suspect_gpu", (), at=moment) for moment in ("8m30s", "8m45s", "9m")], tmp_path, every="15s")
 
 
 @pytest.mark.parametrize(
