@@ -25,6 +25,8 @@ import yaml
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+import test_hangs
+
 from rulebook import RULES, metrics_in
 
 TESTS = Path(__file__).parents[1]
@@ -162,7 +164,7 @@ def seconds(duration: str) -> int:
 
 def loaded_by(path: Path, document: Document) -> list[Path]:
     """The rule files of a file of scenes."""
-    return [found.resolve() for each in document["rule_files"] for found in sorted(path.parent.glob(each))]
+    return [(path.parent / each).resolve() for each in document["rule_files"]]
 
 
 class Scene:
@@ -179,7 +181,8 @@ class Scene:
         alerts.update(name for expr in exprs for name in re.findall(r'alertname="(\w+)"', expr))
         self.rules = needed(alerts.union(*map(metrics_in, exprs)), own)
         self.given = set().union(*(metrics_in(each["series"]) for each in scene["input_series"]))
-        self.cost = len(self.rules) * max(seconds(case["eval_time"]) for key in EXPECTATIONS for case in scene.get(key, ()))
+        ends = [seconds(case["eval_time"]) for key in EXPECTATIONS for case in scene.get(key, ())]
+        self.cost = max(ends) * len(self.rules) * len(scene["input_series"])
         self._sound: bool | None = None
 
     def fails(self, books: Mapping[Path, Document]) -> bool:
@@ -217,7 +220,7 @@ class Court:
         caught = self._caught.setdefault(name_of(rule), [])
         reads = metrics_in(mutant.text) if mutant.field == "expr" else set()
         concerned = (scene for scene in self._scenes if name_of(rule) in scene.rules)
-        others = sorted(concerned, key=lambda scene: (-len(reads & scene.given), scene.cost))
+        others = sorted(concerned, key=lambda scene: (not reads & scene.given, scene.cost))
         for scene in dict.fromkeys([*reversed(caught), *others]):
             if scene.fails(changed):
                 if scene.is_sound(self._books):
@@ -227,11 +230,17 @@ class Court:
         return True
 
 
-def all_scenes(books: Mapping[Path, Document]) -> Iterator[Scene]:
-    """Those of the alerts, and those of the dashboards' figures."""
+def written(books: Mapping[Path, Document]) -> Iterator[Scene]:
+    """The scenes of the alerts, and those of figures."""
     for path in SCENES:
         document = yaml.load(path.read_text(), Loader=LOADER)
         yield from (Scene(path, document, number, books) for number in range(len(document["tests"])))
+
+
+def hangs(books: Mapping[Path, Document]) -> Iterator[Scene]:
+    """Those of a job of many cards. Dear, so only the rules that they are about are tried with them."""
+    for name, scene in test_hangs.SICK.items():
+        yield Scene(TESTS / "rules" / f"hang {name}", test_hangs.document(scene, test_hangs.told(scene)), 0, books)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -242,9 +251,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--jobs", type=int, default=2)
     options = parser.parse_args(arguments)
     books = {path.resolve(): yaml.load(path.read_text(), Loader=LOADER) for path in RULES}
-    scenes = list(all_scenes(books))
     found = list(mutants(books, options.wanted, more=options.more))
-    court = Court(books, scenes)
+    is_about_hangs = any(mutant.path.stem == "suspects" for mutant in found)
+    court = Court(books, [*written(books), *(hangs(books) if is_about_hangs else ())])
     survivors = 0
     with ThreadPoolExecutor(options.jobs) as pool:
         for mutant, alive in zip(found, pool.map(court.survives, found), strict=True):
