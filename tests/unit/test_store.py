@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 
 from trainer_exporter.clock import ManualClock
@@ -100,3 +102,19 @@ def test_a_run_whose_files_belong_to_another_is_forgotten(clock: ManualClock) ->
     store.publish()
 
     assert store.snapshot() == ()
+
+
+def test_runs_of_which_nothing_is_heard_are_derived_anew_in_turn(clock: ManualClock) -> None:
+    store = Store(StoreSettings(), clock=clock, health=Health())
+    for number in range(10):
+        told(store, clock, f"run-{number}", step=1)
+    shown = [store.snapshot()]
+
+    for _ in range(5):
+        clock.advance(1.0)
+        store.publish()
+        shown.append(store.snapshot())
+
+    renewed = [sum(one is not other for one, other in zip(before, after, strict=True)) for before, after in pairwise(shown)]
+    assert renewed == [2, 2, 2, 2, 2]
+    assert not any(one is other for one, other in zip(shown[0], shown[-1], strict=True))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 
 from trainer_exporter.clock import Clock
 from trainer_exporter.health import Health
@@ -41,7 +42,8 @@ class Store:
         self._states: dict[str, RunState] = {}
         self._dirty: set[str] = set()
         self._frozen: dict[str, RunSnapshot] = {}
-        self._refreshed = clock.mono()
+        self._frozen_mono: dict[str, float] = {}  # by run, the one that was frozen longest ago first
+        self._published_mono = clock.mono()  # when the last of them were derived anew
         self._published: tuple[RunSnapshot, ...] = ()
 
     def fold(self, run: str, events: Iterable[tuple[Record | Incident, Moment]], *, source: str, format_name: str) -> bool:
@@ -116,16 +118,23 @@ class Store:
         now = self._clock.wall()
         with self._lock:
             mono = self._clock.mono()
-            stale = mono - self._refreshed >= REFRESH_S
-            if not self._dirty and not stale:
+            due = self._due(mono)
+            if not self._dirty and not due:
                 return
-            names = list(self._states) if stale else [name for name in self._states if name in self._dirty]
-            for name in names:
+            for name in (*(self._dirty & self._states.keys()), *due):
                 self._freeze(name, now)
-            if stale:
-                self._refreshed = mono
+                self._frozen_mono.pop(name, None)
+                self._frozen_mono[name] = mono
             self._dirty.clear()
             self._published = tuple(self._frozen[name] for name in sorted(self._frozen))
+
+    def _due(self, mono: float) -> list[str]:
+        """Runs whose figures have grown old, and of the others so many that these never are many: a page waits while they are derived."""
+        few = int((mono - self._published_mono) / REFRESH_S * len(self._frozen_mono))
+        if few:
+            self._published_mono = mono
+        old = (name for name, moment in self._frozen_mono.items() if mono - moment >= REFRESH_S)
+        return [name for name in dict.fromkeys((*islice(self._frozen_mono, few), *old)) if name not in self._dirty]
 
     def snapshot(self) -> tuple[RunSnapshot, ...]:
         """The runs as last published, by name; never waits."""
@@ -172,4 +181,5 @@ class Store:
     def _remove(self, run: str) -> None:
         self._states.pop(run, None)
         self._frozen.pop(run, None)
+        self._frozen_mono.pop(run, None)
         self._dirty.add(run)
