@@ -91,11 +91,11 @@ def _version(path: str) -> str:
     return found[0] if found else ""
 
 
-PAIR = re.compile(r"exp:\s*\[(.*?)\],?\s*\n\s*got:\s*\[(.*?)\n?\s*\](?=\s*(?:alertname|groupname|expr|FAILED|\]|$))", re.DOTALL)
+PAIR = re.compile(r"exp:\s*\[(.*?)\],?\s*\n\s*got:\s*\[(.*?)\s*\](?=\s*(?:alertname|groupname|expr|FAILED|\]|$))", re.DOTALL)
 
 
 def figures_only(text: str) -> bool:
-    """Whether the alerts are as promised, and only figures in their texts are others: increase() and windows reckon a little differently."""
+    """Whether the alerts are as promised, and only figures in their texts are not: windows and increase() are reckoned differently."""
     pairs = PAIR.findall(text)
     return bool(pairs) and "expr:" not in text and all(_without_figures(wanted) == _without_figures(seen) for wanted, seen in pairs)
 
