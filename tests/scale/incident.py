@@ -66,21 +66,21 @@ class Pages:
 
     def __call__(self, node: int) -> bytes:
         moment = time.time()
+        return fleet.text(self.fleet.of_run(node, moment)) + self.of_node(node, moment)
+
+    def of_node(self, node: int, moment: float) -> bytes:
+        """What the node tells of itself, made once for each state that it can be in."""
         run = self.fleet.run_on(node)
         state = (node, moment >= self.fleet.end, run is not None and self.fleet.sick_for_s(run, moment) > 0)
         if state not in self.kept:
             self.kept[state] = fleet.text(self.fleet.of_node(node, moment))
-        return fleet.text(self.fleet.of_run(node, moment)) + self.kept[state]
+        return self.kept[state]
 
     def warm(self) -> None:
         """Make the pages of every state, so that nothing is late for that."""
-        moments = (self.fleet.now, self.fleet.end - 1, self.fleet.end)
         for node in range(self.fleet.nodes):
-            run = self.fleet.run_on(node)
-            for moment in moments:
-                state = (node, moment >= self.fleet.end, run is not None and self.fleet.sick_for_s(run, moment) > 0)
-                if state not in self.kept:
-                    self.kept[state] = fleet.text(self.fleet.of_node(node, moment))
+            for moment in (self.fleet.now, self.fleet.end - 1, self.fleet.end):
+                self.of_node(node, moment)
 
 
 @dataclass(frozen=True)
@@ -166,9 +166,9 @@ def victoria(folder: Path, job: dict[str, Any], alertmanager: stack.Alertmanager
         for name, port in ports.items():
             flags = {**shipped_flags(name), **ours[name], "httpListenAddr": f"127.0.0.1:{port}"}
             arguments = [f"-{flag}={value}" for flag, value in flags.items()]
-            processes[name] = started.enter_context(stack.running([name], arguments, directory=folder, port=port)).pid
-        # Its answers are Prometheus's; nocache asks for what is there now.
-        yield Engine(stack.Prometheus(storage, None).query, processes)  # type: ignore[arg-type]
+            processes[name] = started.enter_context(stack.running([name], arguments, directory=folder, port=port))
+        asked = stack.Prometheus(storage, processes["victoria-metrics"])  # it answers as Prometheus does
+        yield Engine(asked.query, {name: process.pid for name, process in processes.items()})
 
 
 def shipped_flags(name: str) -> dict[str, str]:
