@@ -8,6 +8,7 @@ Exit code 1 when anything differs.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -172,9 +173,31 @@ def shipped() -> Iterator[tuple[str, str]]:
         "vmagent.yml (vmagent)",
         _said([vmagent, "-dryRun", "-promscrape.config.strictParse", f"-promscrape.config={SCALE_OUT / 'vmagent.yml'}"], cwd=SCALE_OUT),
     )
+    yield "shards of prometheus-agent.yml (promtool)", _shards_by_promtool(promtool, 3)
     for name, rules in (("vmalert/rules.yml", SCALE_OUT / "vmalert" / "rules.yml"), ("alertmanager/rules/*.yml", build.RULES / "*.yml")):
         yield f"{name} (vmalert)", _said([vmalert, "-dryRun", f"-rule={rules}"], cwd=SCALE_OUT)
     yield "mimir/rules.yml (promtool)", _mimir_by_promtool(promtool)
+
+
+def _shards_by_promtool(promtool: Path, shards: int) -> str:
+    """Empty when each of 24 nodes belongs to one shard, and no shard is without nodes."""
+    config = yaml.safe_load((SCALE_OUT / "prometheus-agent.yml").read_text())
+    (job,) = config["scrape_configs"]
+    job["static_configs"] = [{"targets": [f"node-{number}:19400" for number in range(24)]}]
+    del job["file_sd_configs"]
+    keep = job["relabel_configs"][-1]
+    job["relabel_configs"][-2]["modulus"] = shards
+    kept: list[list[str]] = []
+    for shard in range(shards):
+        keep["regex"] = str(shard)
+        with tempfile.NamedTemporaryFile("w", suffix=".yml") as file:
+            yaml.safe_dump({"scrape_configs": [job]}, file)
+            file.flush()
+            command = [promtool, "check", "service-discovery", "--timeout=5s", file.name, job["job_name"]]
+            told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        kept.append([found["labels"]["instance"] for found in json.loads(told) if found["labels"]])
+    whole = sorted(name for names in kept for name in names) == sorted(f"node-{number}" for number in range(24))
+    return "" if whole and all(kept) else f"nodes by shard: {kept}"
 
 
 def _mimir_by_promtool(promtool: Path) -> str:
