@@ -89,7 +89,7 @@ class Node:
             for n in range(jobs)
         ]
         self.written = 0
-        self.board = Board(self.host.clock, oldest_s=600.0)
+        self.board = Board(self.host.clock, oldest_s=1200.0)
         self.board.child_started(restarts=0)
         self.away: dict[int, float] = {}  # cards off the bus, until when
 
@@ -103,7 +103,7 @@ class Node:
                 self._end(job, now)
             elif job.pid and not (job.end == "hangs" and now > job.begins + job.lasts / 2):
                 self._train(job, now)
-            elif job.over_wall and job.folder.exists() and now - job.over_wall > 2 * DAY:
+            elif job.over_wall and job.folder.exists() and now - job.over_wall > 1.5 * DAY:
                 shutil.rmtree(job.folder)
         self._cards(now)
 
@@ -159,6 +159,7 @@ class Node:
         elif job.end == "breaks with a traceback":
             self._write(job, job.logs[0], "Traceback (most recent call last):\n")
             self._write(job, job.logs[0], "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n")
+        os.utime(job.logs[0], (now, now))
         shutil.rmtree(self.host.root / "proc" / str(job.pid))
         job.pid, job.over_wall = 0, now
 
@@ -276,7 +277,7 @@ def main() -> int:
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--days", type=float, default=30)
     options.add_argument("--jobs", type=int, default=200)
-    options.add_argument("--tick", type=float, default=300, help="virtual seconds between two turns")
+    options.add_argument("--tick", type=float, default=600, help="virtual seconds between two turns")
     options.add_argument("--warm-up", type=float, default=7, help="days after which nothing may grow")
     options.add_argument("--seed", type=int, default=1)
     asked = options.parse_args()
@@ -287,7 +288,7 @@ def main() -> int:
 def play(asked: argparse.Namespace, node: Node) -> int:
     began, made, before, faults = time.monotonic(), Daemon(node), dict[str, float](), list[str]()
     rows: list[tuple[float, float, int, int, int]] = []
-    print("   day  jobs over  runs shown  files   RSS MB   fds  threads   objects     lines  counters back", flush=True)
+    print("   day  jobs over  runs shown  files   RSS MB   fds  threads   objects     lines  faults", flush=True)
     ticks = int(asked.days * DAY / asked.tick)
     for tick in range(ticks):
         node.pass_time(asked.tick)
@@ -295,14 +296,16 @@ def play(asked: argparse.Namespace, node: Node) -> int:
             made.reload(int(tick * asked.tick / HOUR))
         made.turn()
         node.tidy()
-        if tick % 5 == 0:
+        if tick % int(HOUR / asked.tick) == 0:
             now = made.scrape()
             for fault in went_back(before, now):
                 faults.append(fault)
                 print(f"  {fault}", flush=True)
             before = now
         if (tick + 1) % int(DAY / asked.tick) == 0:
-            faults += [f"stale: {name}" for name in sorted(stale(node, made.shown()))]
+            late = sorted(stale(node, made.shown()))
+            faults += [f"stale: {name}" for name in late]
+            print(f"  stale: {late}", flush=True) if late else None
             made.status_page()
             day, row = (tick + 1) * asked.tick / DAY, measures()
             rows.append((day, *row))
@@ -310,7 +313,7 @@ def play(asked: argparse.Namespace, node: Node) -> int:
             rss, fds, threads, objects = row
             print(
                 f"{day:6.0f} {over:10d} {len(made.shown()):11d} {files:6d} {rss:8.1f} {fds:5d} {threads:8d} {objects:9d}"
-                f" {node.written:9d} {len(faults):14d}",
+                f" {node.written:9d} {len(faults):7d}",
                 flush=True,
             )
     read = sum(made.report.lines.values())

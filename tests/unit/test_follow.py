@@ -579,6 +579,27 @@ def test_a_vanished_file_is_given_up_after_a_while_and_its_half_line_given_out(s
     assert scene.files.open_now == set()
 
 
+def test_an_idle_file_whose_directory_was_removed_is_given_up(tmp_path: Path) -> None:
+    scene = Scene(tmp_path / "job" / "train.log")
+    scene.path.parent.mkdir()
+    scene.write(b"one\n")
+    scene.follow()
+    scene.poll()
+    scene.clock.advance(61)
+    scene.poll()
+    assert not scene.files.open_now
+
+    shutil.rmtree(scene.path.parent)
+    scene.poll()
+    scene.clock.advance(6)
+    scene.poll()
+
+    assert scene.changes[-1] is Change.VANISHED
+    assert scene.follower is not None
+    assert scene.follower.inode == 0
+    assert scene.health.snapshot().errors == {}
+
+
 def test_a_file_created_anew_after_it_vanished_is_live_from_its_first_byte(scene: Scene) -> None:
     scene.write(b"one\n")
     scene.follow(present=True)

@@ -90,6 +90,7 @@ class Follower:
         self._queue: deque[Opened] = deque()  # files to read one after the other; the last is the one at the path
         self._old: Opened | None = None  # read to its end, but its writer may not have noticed the rotation yet
         self._key: tuple[int, int, int, int] | None = None
+        self._unclear = False  # the last look fell into the middle of a rotation
         self._quiet = False  # nothing can have changed unless the key does
         self._retry_mono = 0.0
         self._grown_mono = clock.mono()  # last time that the current file gave something
@@ -149,6 +150,7 @@ class Follower:
         if self._quiet and key == self._key:
             self._close_when_idle()
             return _NOTHING
+        self._unclear = False
         if self._clock.mono() >= self._retry_mono and self._attempt(self._situation(seen)):
             self.error = ""
         if seen is not None:
@@ -176,16 +178,15 @@ class Follower:
         try:
             step()
         except (*_ABSENT, RenamingError):
-            return False  # between two steps of a rotation: the next look sees its end
+            self._unclear = True  # between two steps of a rotation: the next look sees its end
+            return False
         except (OSError, IrregularError) as error:
             self._fail(error)
             return False
         return True
 
     def _appear(self) -> None:
-        """The path leads to a file for the first time, or again after it vanished. Beyond the bound of history, its
-        beginning is not read.
-        """
+        """The path leads to a file for the first time, or again after it vanished. Its beginning beyond the bound is not read."""
         opened = self._open()
         if self._history:
             opened.history_end = opened.size
@@ -256,9 +257,8 @@ class Follower:
         self._queue.extendleft((again, *reversed(copies)))
 
     def _vanish(self) -> None:
-        """Nothing stands at the path: deleted, or in the middle of a rotation. The open file is still read, and given up
-        when it has not grown for a while; what is written into it later is lost.
-        """
+        """Nothing stands at the path: deleted, or in the middle of a rotation. The open file is read on, and given up when it has not
+        grown for a while; what is written into it later is lost."""
         self._history = False
         if not self._queue:
             return
@@ -292,7 +292,7 @@ class Follower:
                 self._let_go_of_old()
         else:
             self._confirm()
-        self._quiet = not more and self._old is None and self._missing_mono is None and not self.error
+        self._quiet = not (more or self._old is not None or self._missing_mono is not None or self.error or self._unclear)
         return Polled(self._out.take(), more, self.caught_up)
 
     def _confirm(self) -> None:

@@ -93,8 +93,12 @@ class Siblings:
             self._health.drop("rotated_files", look.too_many)
 
     def _listing(self) -> dict[Rotated, _Seen]:
-        listing = {}
-        for sibling in rotated_of(self._name, self._files.names(self._directory or ".")):
+        listing: dict[Rotated, _Seen] = {}
+        try:
+            names = self._files.names(self._directory or ".")
+        except (FileNotFoundError, NotADirectoryError):
+            return listing  # the directory has gone as a whole
+        for sibling in rotated_of(self._name, names):
             seen = self._files.stat(self._path(sibling))
             listing[sibling] = _Seen(identity_of(seen), seen.st_mtime_ns)
         return listing
