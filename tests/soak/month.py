@@ -247,6 +247,9 @@ class Daemon:
     def shown(self) -> set[str]:
         return {run.run for run in self.store.snapshot()}
 
+    def followed(self) -> list[str]:
+        return [file.path for file in self.feeds.status()]
+
     def status_page(self) -> int:
         health = self.health.snapshot()
         troubles = {"errors": health.errors, "latest": health.latest, "dropped": health.dropped}
@@ -304,6 +307,7 @@ def play(asked: argparse.Namespace, node: Node) -> int:
             before = now
         if (tick + 1) % int(DAY / asked.tick) == 0:
             late = sorted(stale(node, made.shown()))
+            late += [path for path in made.followed() if not Path(path).exists()][8:]  # of those just removed a few are still looked at
             faults += [f"stale: {name}" for name in late]
             print(f"  stale: {late}", flush=True) if late else None
             made.status_page()
