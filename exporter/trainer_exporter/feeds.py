@@ -17,6 +17,7 @@ from trainer_exporter.trackerfeed import TrackerFeed
 __all__ = ["Assignment", "Feeds", "Tools"]
 
 UNDECIDED_S = 30.0
+MOST_UNNAMED = 1024  # files that are followed though nobody names them any more
 
 
 class Feeds:
@@ -89,7 +90,12 @@ class Feeds:
                 feed.reassign(assignments.get(path, feed.assignment), self._tools)
 
     def _let_go(self, wanted: Set[str]) -> None:
-        for path in [path for path, feed in self._feeds.items() if path not in wanted and feed.is_gone]:
+        unnamed = [path for path in self._feeds if path not in wanted]
+        there = [path for path in unnamed if not self._feeds[path].is_gone]
+        crowd = there[: max(0, len(there) - MOST_UNNAMED)]
+        if crowd:
+            self._tools.health.drop("unnamed_files", len(crowd))
+        for path in [*crowd, *(path for path in unnamed if path not in set(there))]:
             feed = self._feeds.pop(path)
             self._lines_of_gone.update(feed.lines)
             self._bytes_of_gone += feed.read_bytes

@@ -275,6 +275,22 @@ def test_of_too_many_files_those_found_first_stay(scene: Scene) -> None:
     assert scene.health.snapshot().dropped == {"files": 1}
 
 
+def test_old_logs_that_nobody_holds_make_room_for_new_ones(scene: Scene) -> None:
+    for name in ("a.log", "b.log", "c.log"):
+        scene.file(name)
+    scene.looking_for(".", files=3)
+    assert scene.found() == ["a.log", "b.log", "c.log"]
+    scene.clock.advance(2 * 86_400)
+    new = scene.file("new.log")
+    os.utime(new, (scene.clock.wall(), scene.clock.wall()))
+    hung = identity_of((scene.root / "a.log").stat())
+
+    found = scene.discovery.scan(now=True, held=lambda asked: asked & {hung})
+
+    assert [Path(each.path).name for each in found] == ["a.log", "new.log", "b.log"]
+    assert scene.health.snapshot().dropped == {}
+
+
 def test_a_file_carries_the_first_spec_that_led_to_it(scene: Scene) -> None:
     scene.file("a/x.log")
     specs = [Spec(str(scene.root / "a"), run="mine", labels={"team": "t"}), Spec(str(scene.root))]

@@ -107,6 +107,18 @@ def test_a_file_that_is_no_longer_named_but_stands_there_is_followed_on(node: No
     assert node.figures("heron")["step"] == 2
 
 
+def test_of_many_files_that_nobody_names_any_more_the_first_are_let_go(node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trainer_exporter.feeds.MOST_UNNAMED", 2)
+    for number in range(4):
+        (tmp_path / str(number)).mkdir()
+        node.follow(write(tmp_path / str(number) / "trainer_log.jsonl", 1), f"run-{number}")
+
+    node.feeds.assign([])
+
+    assert [file.run for file in node.feeds.status()] == ["run-2", "run-3"]
+    assert node.feeds.totals()[0] == {"parsed": 4}
+
+
 def test_a_file_that_turns_out_to_be_another_runs_is_read_into_that_one_and_its_own_is_forgotten(node: Node, tmp_path: Path) -> None:
     log = write(tmp_path / "trainer_log.jsonl", 1, 2)
     node.follow(log, "provisional")

@@ -141,8 +141,8 @@ class Discovery:
         chosen = [self._choice(same) for same in candidates.values()]
         old = {each.found.identity for each in chosen if each.too_old}
         wanted = set(held(old)) if old else set()
-        kept = [each.found for each in chosen if not each.too_old or each.found.identity in wanted]
-        self._found = {found.path: found for found in self._bounded(kept)}
+        kept = [each for each in chosen if not each.too_old or each.found.identity in wanted]
+        self._found = {found.path: found for found in self._bounded(kept, held)}
         self._remember(self._clock.mono())
         self._listers = {place: lister for place, lister in self._listers.items() if place in self._listed}
 
@@ -158,14 +158,18 @@ class Discovery:
         """One file by several paths: a spec of the user's, the path it is followed by already, his own word for it, no symbolic link."""
         return min(same, key=lambda each: (bool(each.found.spec.why), each.found.path not in self._found, not each.explicit, each.link))
 
-    def _bounded(self, kept: list[Found]) -> list[Found]:
-        """Those found first stay; of more than the bound, the newcomers are dropped."""
-        kept.sort(key=lambda found: (found.path not in self._found, found.path))
-        beyond = max(0, len(kept) - self._limits.files)
+    def _bounded(self, kept: list[_Candidate], held: Holding) -> list[Found]:
+        """Those found first stay. Of more than the bound the newcomers are dropped, but before them old logs that nobody holds: on a node
+        where nothing is ever deleted they would keep every new run out.
+        """
+        aged = {each.found.identity for each in kept if each.aged} if len(kept) > self._limits.files else set()
+        over = aged - set(held(aged)) if aged else set()
+        kept.sort(key=lambda each: (each.found.identity in over, each.found.path not in self._found, each.found.path))
+        beyond = max(0, len(kept) - len(over) - self._limits.files)
         if beyond > self._beyond:
             self._health.drop("files", beyond - self._beyond)
         self._beyond = beyond
-        return kept[: self._limits.files]
+        return [each.found for each in kept[: self._limits.files]]
 
     def _candidates(self) -> Iterator[_Candidate]:
         for spec in (*self._specs, *self._found_out):
@@ -238,7 +242,7 @@ class Discovery:
         known = path in self._found
         aged = self._clock.wall() - seen.st_mtime > self._limits.max_age_s
         found = Found(path, spec, identity_of(seen))
-        yield _Candidate(found, explicit=explicit, link=link, too_old=aged and not explicit and not known)
+        yield _Candidate(found, explicit=explicit, link=link, too_old=aged and not explicit and not known, aged=aged and not explicit)
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,7 +250,8 @@ class _Candidate:
     found: Found
     explicit: bool
     link: bool
-    too_old: bool
+    too_old: bool  # to be picked up
+    aged: bool = False
 
 
 def _is_text(name: str) -> bool:
