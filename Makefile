@@ -136,9 +136,10 @@ test-engines: $(VENV)/.ready programs ## every scene of every alert in every eng
 
 ENGINE ?= prometheus
 NODES ?= 1250
+INTERVAL ?= 15s
 
-test-scale: $(VENV)/.ready programs ## 1,250 simulated nodes, a hang and a lost card, in real time: two pages; ENGINE=victoria for the other engine
-	$(BIN)/python tests/scale/incident.py --engine $(ENGINE) --nodes $(NODES)
+test-scale: $(VENV)/.ready programs ## 1,250 simulated nodes, a hang and a lost card, in real time: two pages; ENGINE=victoria, NODES=, INTERVAL=
+	$(BIN)/python tests/scale/incident.py --engine $(ENGINE) --nodes $(NODES) --interval $(INTERVAL)
 
 scale-out: $(VENV)/.ready ## the rules in the forms of vmalert and Mimir
 	$(BIN)/python deploy/scale-out/build.py
