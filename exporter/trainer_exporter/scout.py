@@ -245,10 +245,10 @@ class Scout:
         for run, paths in by_run.items():
             alive = self._is_written(run, [followed[path] for path in paths], held)
             self._store.note_writer(run, self._left_alive(left.get(run, ())) if alive is None else alive)
-        for run, paths in left.items():
-            if run in by_run or not all(map(is_away, paths)):
+        for run, gone in left.items():
+            if run in by_run or not all(map(is_away, gone)):
                 continue
-            if (alive := self._left_alive(paths)) is not None:  # its writers may have ended in the moment in which its logs went
+            if (alive := self._left_alive(gone)) is not None:  # its writers may have ended in the moment in which its logs went
                 self._store.note_writer(run, alive)
 
     def _left_alive(self, paths: Sequence[str]) -> bool | None:
