@@ -100,6 +100,8 @@ class Feeds:
             self._lines_of_gone.update(feed.lines)
             self._bytes_of_gone += feed.read_bytes
             feed.close()
+            if not any(other.assignment.run == feed.assignment.run for other in self._feeds.values()):
+                self._tools.store.leave(feed.assignment.run)
         for path in self._undecided.keys() - wanted:
             del self._undecided[path]
 

@@ -194,7 +194,7 @@ def test_a_port_that_is_taken_stops_the_start_with_2(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("runz: 1", "config.yml: runz: found an unknown key, expected one of formats, gpu, limits, processes, runs, sources, web"),
+        ("runz: 1", "config.yml: runz: found an unknown key, expected one of attribution, evidence, formats, gpu, limits, processes, runs"),
         ("web: {listen_address: x}", "config.yml: web.listen_address: found 'x', expected host:port or :port"),
         ("a: [", "config.yml: line 1, column 5: found broken YAML"),
     ],

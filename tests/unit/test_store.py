@@ -71,6 +71,23 @@ def test_an_ended_run_leaves_after_its_grace_and_comes_back_when_it_goes_on(cloc
     assert store.snapshot()[0].phase is Phase.TRAINING
 
 
+def test_of_a_run_whose_files_have_gone_nothing_is_kept_when_its_time_is_over(clock: ManualClock) -> None:
+    store = Store(StoreSettings(ended_grace_s=3600), clock=clock, health=Health())
+    told(store, clock, "a", step=1, closes=True)
+    store.describe("a", facts={"user": "ada"})
+
+    store.leave("a")
+    store.publish()
+    assert len(store.snapshot()) == 1
+    clock.advance(3610)
+    store.publish()
+
+    assert store.snapshot() == ()
+    assert store.facts("a") == {}
+    clock.advance(60)
+    store.publish()
+
+
 def test_a_full_store_lets_the_longest_ended_run_go_and_counts(clock: ManualClock) -> None:
     health = Health()
     store = Store(StoreSettings(max_runs=2), clock=clock, health=health)

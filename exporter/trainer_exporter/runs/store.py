@@ -40,6 +40,7 @@ class Store:
         self._lock = threading.Lock()
         self._start = clock.wall()
         self._states: dict[str, RunState] = {}
+        self._left: set[str] = set()  # runs none of whose files is there any more
         self._dirty: set[str] = set()
         self._frozen: dict[str, RunSnapshot] = {}
         self._frozen_mono: dict[str, float] = {}  # by run, the one that was frozen longest ago first
@@ -74,6 +75,7 @@ class Store:
     def describe(self, run: str, *, labels: Mapping[str, str] | None = None, facts: Mapping[str, str] | None = None) -> None:
         """Static labels and identity of a run."""
         with self._lock:
+            self._left.discard(run)
             state = self._state(run, create=True)
             if state is not None:
                 state.describe(labels=labels, facts=facts)
@@ -113,6 +115,11 @@ class Store:
         with self._lock:
             self._remove(run)
 
+    def leave(self, run: str) -> None:
+        """None of its files is there any more: when its time is over nothing of it is kept."""
+        with self._lock:
+            self._left |= {run} & self._states.keys()
+
     def publish(self) -> None:
         """Make what was folded visible to readers, and let go of runs whose time is over."""
         now = self._clock.wall()
@@ -124,7 +131,8 @@ class Store:
             for name in (*(self._dirty & self._states.keys()), *due):
                 self._freeze(name, now)
                 self._frozen_mono.pop(name, None)
-                self._frozen_mono[name] = mono
+                if name in self._states:
+                    self._frozen_mono[name] = mono
             self._dirty.clear()
             self._published = tuple(self._frozen[name] for name in sorted(self._frozen))
 
@@ -146,7 +154,9 @@ class Store:
             return
         snapshot = state.snapshot(now)
         if self._is_over(snapshot.phase, state, now):
-            self._frozen.pop(name, None)  # the state stays: the run may go on
+            self._frozen.pop(name, None)
+            if name in self._left:  # else the state stays: the run may go on
+                self._remove(name)
         else:
             self._frozen[name] = snapshot
 
@@ -181,5 +191,6 @@ class Store:
     def _remove(self, run: str) -> None:
         self._states.pop(run, None)
         self._frozen.pop(run, None)
+        self._left.discard(run)
         self._frozen_mono.pop(run, None)
         self._dirty.add(run)
