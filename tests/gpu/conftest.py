@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import fake
-from node import Node
+from gpu_node import Node
 
 
 @pytest.fixture(scope="session")

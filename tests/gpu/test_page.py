@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 import fake
-from node import Node
+from gpu_node import Node
 from trainer_exporter.attribution import Attribution, Processes
 from trainer_exporter.clock import SystemClock
 from trainer_exporter.metrics import gpus

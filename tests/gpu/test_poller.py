@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import fake
-from node import INTERVAL_S, Node, reading_of, until
+from gpu_node import INTERVAL_S, Node, reading_of, until
 from trainer_exporter.clock import SystemClock
 from trainer_exporter.gpu.poller import Patience, Poller, Process, launcher
 from trainer_exporter.health import Health

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import fake
-from node import Node, reading_by_uuid, reading_of, until
+from gpu_node import Node, reading_by_uuid, reading_of, until
 from trainer_exporter.clock import SystemClock
 from trainer_exporter.metrics import gpus
 from trainer_exporter.model import GpuSnapshot

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import fake
-from node import Node
+from gpu_node import Node
 from scenario import ALL, Scenario, Series
 from trainer_exporter.metrics import gpus
 from trainer_exporter.model import GpuSnapshot
