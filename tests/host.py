@@ -37,7 +37,7 @@ class Host:
         command: str = "python train.py",
         environment: Mapping[str, str] | None = None,
         cgroup: str = "0::/user.slice\n",
-        cwd: str = "/home/ada/work",
+        cwd: str = "/home/ada/llm",
         start: int = 500,
     ) -> None:
         folder = self.root / "proc" / str(pid)

@@ -160,7 +160,7 @@ def test_a_process_in_a_container_is_known_by_its_number_in_there_too(tmp_path: 
 PLACES = {
     "newer_variable": ({"TORCH_FR_DUMP_TEMP_FILE": "/scratch/fr_", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE": "/old_"}, ["/scratch/fr_[0-9]*"]),
     "older_variable": ({"TORCH_NCCL_DEBUG_INFO_TEMP_FILE": "/scratch/fr_"}, ["/scratch/fr_[0-9]*"]),
-    "relative": ({"TORCH_FR_DUMP_TEMP_FILE": "fr_"}, ["/home/ada/work/fr_[0-9]*"]),
+    "relative": ({"TORCH_FR_DUMP_TEMP_FILE": "fr_"}, ["/home/ada/llm/fr_[0-9]*"]),
     "wildcards_of_the_trainer_s": ({"TORCH_FR_DUMP_TEMP_FILE": "/a*/fr["}, ["/a[*]/fr[[][0-9]*"]),
     "none": ({}, ["/tmp/nccl_trace_rank_[0-9]*"]),
 }

@@ -43,7 +43,7 @@ class Proc:
         (folder / "environ").write_text("".join(f"{name}={value}\0" for name, value in (environment or {}).items()))
         (folder / "cmdline").write_text(command.replace(" ", "\0") + "\0")
         (folder / "cgroup").write_text(cgroup)
-        self._link(folder / "cwd", "/home/ada/work")
+        self._link(folder / "cwd", "/home/ada/llm")
         self._link(folder / "ns/uts", "uts:[1]" if pid == 1 else "uts:[2]")
         for descriptor in ("1", "2"):
             self._link(folder / "fd" / descriptor, log or "pipe:[777]")
@@ -94,7 +94,7 @@ def test_a_torchrun_worker_under_slurm_shows_its_job_and_rank_but_none_of_its_se
     facts = proc.facts(40)
 
     assert (facts.rank, facts.local_rank, facts.world_size, facts.job_id) == ("11", "3", "16", "8121")
-    assert (facts.user, facts.cwd, facts.output_dir, facts.run_name) == ("user1007", "/home/ada/work", "/home/ada/work/out/qwen", "r1")
+    assert (facts.user, facts.cwd, facts.output_dir, facts.run_name) == ("user1007", "/home/ada/llm", "/home/ada/llm/out/qwen", "r1")
     assert facts.log_files == (str(log),)
     assert "secret" not in repr(facts)
     assert run_name(facts) == "qwen-sft-8121"

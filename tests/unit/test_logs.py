@@ -230,7 +230,7 @@ def test_torchruns_directory_is_known_from_the_file_that_it_gives_its_workers(no
     "command",
     [
         "/usr/bin/python /opt/bin/torchrun --log-dir logs/elastic --redirects 3 train.py",
-        "python -m torch.distributed.run --log_dir=/home/ada/work/logs/elastic -r 3 train.py",
+        "python -m torch.distributed.run --log_dir=/home/ada/llm/logs/elastic -r 3 train.py",
     ],
     ids=["torchrun", "as a module"],
 )
@@ -238,7 +238,7 @@ def test_torchruns_directory_is_known_from_its_command_line(node: Node, command:
     node.process(39, command=command)
     node.process(40, parent=39, environment={"TORCHELASTIC_RUN_ID": "r1"})
 
-    assert node.found(40) == {"/home/ada/work/logs/elastic/r1*/attempt_*/*/std*.log": "of torchrun's --log-dir, for PID 40 on GPU 0"}
+    assert node.found(40) == {"/home/ada/llm/logs/elastic/r1*/attempt_*/*/std*.log": "of torchrun's --log-dir, for PID 40 on GPU 0"}
 
 
 def test_only_a_launchers_word_for_its_directory_counts(node: Node) -> None:
@@ -251,7 +251,7 @@ def test_only_a_launchers_word_for_its_directory_counts(node: Node) -> None:
 @pytest.mark.parametrize(
     ("command", "directory"),
     [
-        ("python train.py --output_dir out/qwen", "/home/ada/work/out/qwen"),
+        ("python train.py --output_dir out/qwen", "/home/ada/llm/out/qwen"),
         ("python train.py --work-dir=/data/det/r50", "/data/det/r50"),
         ("python -m verl.trainer.main_ppo trainer.default_local_dir=/data/ppo/7b", "/data/ppo/7b"),
         ("python train.py --output_dir /output", "/output"),
