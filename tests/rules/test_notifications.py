@@ -204,6 +204,34 @@ def test_the_link_leads_to_a_dashboard_that_is_there_with_variables_that_it_has(
     assert asked["to"] == ["now"]
 
 
+def seen_in_scenes() -> list[Mapping[str, str]]:
+    """The labels of every alert that fires in a scene of its rule: what can stand in a notification."""
+    scenes = (yaml.safe_load(path.read_text())["tests"] for path in sorted(Path(__file__).parent.glob("*_test.yml")))
+    judged = (test for scene in scenes for told in scene for test in told.get("alert_rule_test", ()))
+    fired = ({"alertname": test["alertname"], **alert["exp_labels"]} for test in judged for alert in test["exp_alerts"])
+    return [dict(labels) for labels in sorted({tuple(sorted(labels.items())) for labels in fired})]
+
+
+def test_every_alert_in_every_scene_links_to_a_dashboard_whose_variables_take_its_run_or_node_and_its_time(tmp_path: Path) -> None:
+    told = seen_in_scenes()
+    boards = [json.loads(path.read_text()) for path in (stack.REPOSITORY / "grafana/dashboards").glob("*.json")]
+    known = {board["uid"]: {one["name"] for one in board["templating"]["list"]} for board in boards}
+
+    text = rendered("trainer.text", [{"labels": labels} for labels in told], tmp_path)
+
+    links = [urlsplit(found) for found in re.findall(r"^Dashboard: (\S+)$", text, re.MULTILINE)]
+    assert {labels["alertname"] for labels in told} == {rule["alert"] for rule in alerts()}
+    assert len(links) == len(told)
+    for labels, link in zip(told, links, strict=True):
+        asked = {name: value for name, (value,) in parse_qs(link.query).items()}
+        filled = {name.removeprefix("var-"): value for name, value in asked.items() if name.startswith("var-")}
+        uid = link.path.removeprefix("/d/")
+        assert filled.keys() <= known[uid], f"{link.geturl()} of {labels}"
+        subject = {"run": labels.get("run")} if "run" in labels else {"node": labels["instance"]} if "instance" in labels else {}
+        assert subject.items() <= filled.items(), f"{link.geturl()} of {labels}"
+        assert asked["from"] == str(int((BEGAN.timestamp() - 3600) * 1000)), f"{link.geturl()} of {labels}"
+
+
 @contextlib.contextmanager
 def mailbox() -> Iterator[tuple[str, list[str]]]:
     """An SMTP server on a free port, and the letters that came: just enough of the protocol."""
