@@ -24,7 +24,7 @@ from trainer_exporter.clock import Clock, SystemClock
 from trainer_exporter.config import Config, listen_address, web_security
 from trainer_exporter.errors import TrainerExporterError
 from trainer_exporter.feeds import Feeds, Tools
-from trainer_exporter.gpu.poller import KernelPlaces, Poller, launcher
+from trainer_exporter.gpu.poller import KernelPlaces, Poller, kernel_gpus, launcher
 from trainer_exporter.hangs import HangWatch, Sight
 from trainer_exporter.health import Health
 from trainer_exporter.metrics import allocations as given
@@ -66,6 +66,7 @@ class App:
         self._scouting = threading.Event()  # set: look around now
         self._ready = threading.Event()
         self._reloading = threading.Lock()
+        procfs = config.processes.procfs
         self._arrivals = 0
         self._daemon = daemon.DaemonSnapshot(version(), platform.python_version())  # written by the tail alone
         self._reloaded = daemon.Reload(successful=True, wall=self._started_wall)  # written by whoever asks for a reload
@@ -83,24 +84,29 @@ class App:
                 interval_s=config.gpu.interval_s,
                 deadline_s=config.gpu.deadline_s,
                 devices_expected=config.gpu.devices,
-                places=KernelPlaces(log=config.gpu.kernel_log),
-                launch=launcher(config.gpu.interval_s, throughput=config.gpu.pcie_throughput),
+                places=KernelPlaces(log=config.gpu.kernel_log, gpus=kernel_gpus(procfs)),
+                launch=launcher(config.gpu.interval_s, gpus=kernel_gpus(procfs), throughput=config.gpu.pcie_throughput),
             )
             if config.gpu.enabled
             else None
         )
         self._allocations = allocations(config, clock=self._clock, health=self._health)
         self._scout = Scout(
-            config, store=self._store, gpus=self._gpus, clock=self._clock, health=self._health, allocations=self._allocations.of
+            config,
+            store=self._store,
+            gpus=self._gpus,
+            clock=self._clock,
+            health=self._health,
+            allocations=self._allocations.of,
+            proc_root=procfs,
         )
-        self._states = States()
+        self._states = States(procfs)
         self._processes: Sequence[RunProcesses] = ()  # written by the scout alone
         self._saves = SaveWatch(self._store, clock=self._clock, health=self._health)
         self._workloads = Workloads(self._store, clock=self._clock, health=self._health)
+        sight = Sight(self._store.snapshot, self._scout.pids)
         self._hangs = (
-            HangWatch(config.evidence, Sight(self._store.snapshot, self._scout.pids), clock=self._clock, health=self._health)
-            if config.evidence.enabled
-            else None
+            HangWatch(config.evidence, sight, clock=self._clock, health=self._health, proc_root=procfs) if config.evidence.enabled else None
         )
         host, port = listen_address(config.web.listen_address, file=config.file, key="web.listen_address")
         self._server = Server(host, port, routes=self._routes(), health=self._health, gate=self._gate(config.web.config_file))

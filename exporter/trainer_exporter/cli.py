@@ -123,15 +123,16 @@ def _serve(options: argparse.Namespace) -> int:
     from trainer_exporter import service
 
     _log_to_stderr(options.log_level, options.log_format)
-    _require_running(options.pids)
-    service.run(_configuration(options), reload=lambda: _configuration(options))
+    chosen = _configuration(options)
+    _require_running(options.pids, chosen.processes.procfs)
+    service.run(chosen, reload=lambda: _configuration(options))
     return 0
 
 
-def _require_running(pids: Sequence[int]) -> None:
+def _require_running(pids: Sequence[int], procfs: str) -> None:
     """A PID that was mistyped is told at once; one that ends later, or stands in a file, is not an error."""
     for pid in pids:
-        if pid < 1 or not Path(f"/proc/{pid}").exists():
+        if pid < 1 or not Path(procfs, str(pid)).exists():
             raise ConfigError("command line", "--pid", found=str(pid), expected="the PID of a process that runs here")
 
 

@@ -76,11 +76,15 @@ class GpuConfig:
 
 @dataclass(frozen=True, slots=True)
 class ProcessesConfig:
-    """Whose logs are looked for. ``discover`` None: those of the processes on the GPUs, where no source is configured."""
+    """Whose logs are looked for. ``discover`` None: those of the processes on the GPUs, where no source is configured.
+
+    ``procfs`` is where the kernel's view of the node's processes is mounted.
+    """
 
     discover: bool | None = None
     pids: Sequence[int] = ()  # each with all that it has started
     cgroups: Sequence[str] = ()
+    procfs: str = "/proc"
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,13 +222,16 @@ def _processes(section: Section) -> ProcessesConfig:
         discover=section.boolean("discover", default=False) if section.has("discover") else None,
         pids=section.wholes("pids", minimum=1),
         cgroups=section.texts("cgroups"),
+        procfs=section.text("procfs") or ProcessesConfig().procfs,
     )
+    if not processes.procfs.startswith("/"):
+        raise section.error("procfs", processes.procfs, "an absolute path, such as /host/proc")
     for at, pattern in enumerate(processes.cgroups):
         if not pattern.startswith(("/", "*")):
             raise section.error(
                 f"cgroups[{at}]", pattern, "a pattern of paths in /proc/PID/cgroup, such as /system.slice/train-*.service or */job_*"
             )
-    section.finish(("discover", "pids", "cgroups"))
+    section.finish(("discover", "pids", "cgroups", "procfs"))
     return processes
 
 

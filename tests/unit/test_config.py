@@ -103,6 +103,7 @@ BROKEN = {
         "'train.service'",
         "such as /system.slice/train-*.service",
     ),
+    "relative_procfs": ("processes: {procfs: host/proc}", "processes.procfs", "'host/proc'", "an absolute path"),
     "relative_socket": ("attribution: {kubelet_socket: kubelet.sock}", "attribution.kubelet_socket", "'kubelet.sock'", "an absolute path"),
     "truth_for_number": ("limits: {files: true}", "limits.files", "True", "a whole number"),
     "yes_as_label": ("sources: [{path: /x, labels: {page: yes}}]", "sources[0].labels.page", "True", "quote it"),

@@ -20,7 +20,7 @@ sources:
 limits: {history: 512MiB, line: 1KiB, files: 10, max_age: 36h}
 runs: {name: "{job_name}", latch: 90s, ended_grace: 90m, maximum: 3}
 gpu: {metrics: false, interval: 2500ms, devices: 8}
-processes: {discover: true, pids: [1], cgroups: ["*/job_*"]}
+processes: {discover: true, pids: [1], cgroups: ["*/job_*"], procfs: /host/proc}
 attribution: {kubelet: false, job_mapping_dir: /run/jobs}
 evidence: {enabled: true, maximum: 100MiB, after: 2m, ras: "[::1]:28028", flight_recorder: [/scratch/trace_*], stacks: false}
 web: {listen_address: "[::1]:19400", enable_lifecycle: true}

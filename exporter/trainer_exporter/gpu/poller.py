@@ -32,7 +32,8 @@ DEADLINE_S: Final = 10.0  # a driver whose GSP answers late needs 6 s a call; on
 EXIT_RENEW: Final = 75  # the child's word for "start me anew"; see gpu/child.py
 EXIT_RELEASE: Final = 76  # idem, for "start me anew when the GPUs have been free for a while"
 KERNEL_LOG: Final = "/dev/kmsg"
-KERNEL_GPUS: Final = "/proc/driver/nvidia/gpus"
+_GPUS: Final = "driver/nvidia/gpus"
+KERNEL_GPUS: Final = f"/proc/{_GPUS}"
 KERNEL_S: Final = 1.0  # pace of the looks at the kernel's log
 LONGEST_LINE: Final = 1 << 20
 
@@ -56,6 +57,11 @@ class KernelPlaces:
 
     log: str = KERNEL_LOG
     gpus: str = KERNEL_GPUS
+
+
+def kernel_gpus(procfs: str) -> str:
+    """The kernel's folder of GPUs below a /proc that may be mounted elsewhere."""
+    return f"{procfs}/{_GPUS}"
 
 
 class Process(Protocol):
