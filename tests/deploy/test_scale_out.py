@@ -112,6 +112,26 @@ def test_for_vmalert_every_rule_comes_after_those_it_asks_for() -> None:
     assert set(gaps) == {build.PACE_S}
 
 
+@pytest.mark.parametrize("interval_s", [15, 20, 30, 60])
+def test_at_any_length_of_a_round_a_link_comes_as_soon_as_the_one_before_it_is_seen(interval_s: int) -> None:
+    links = [group for group in yaml.safe_load(build.vmalert(interval_s))["groups"] if group["name"].startswith("link-")]
+
+    assert {group["interval"] for group in links} == {f"{interval_s}s"}
+    assert {(seconds(after) - seconds(before)) % interval_s for before, after in itertools.pairwise(links)} == {build.PACE_S}
+    assert all(0 <= seconds(group) < interval_s for group in links)
+
+
+def test_in_a_link_those_come_first_that_most_links_wait_for() -> None:
+    way, leaf, branch = ({"record": f"a:{name}:y", "expr": "up"} for name in ("way", "leaf", "branch"))
+    second = {"record": "a:second:y", "expr": "a:way:y"}
+    third = {"alert": "Third", "expr": "a:second:y"}
+    side = {"alert": "Side", "expr": "a:branch:y"}
+
+    ordered = build.urgent_first(build.links([leaf, branch, way, side, second, third]))
+
+    assert ordered == [[way, branch, leaf], [second, side], [third]]
+
+
 def test_groups_with_a_pace_of_their_own_keep_it() -> None:
     groups = {group["name"]: group for group in yaml.safe_load((FOLDER / "vmalert" / "rules.yml").read_text())["groups"]}
 

@@ -14,9 +14,11 @@ import os
 import re
 import shlex
 import signal
+import subprocess
 import sys
 import tempfile
 import time
+import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -89,10 +91,18 @@ class Engine:
 
     ask: Callable[[str], list[dict[str, Any]]]
     processes: Mapping[str, int]
+    judge: str  # the address of what evaluates rules
+    took: str  # how its page says how long a group took: a pattern of name and seconds
 
     def cpu_s(self) -> dict[str, float]:
         """Processor time that each has used."""
         return {name: _cpu_s(pid) for name, pid in self.processes.items()}
+
+    def slowest(self) -> list[str]:
+        """The groups of rules that take longest, with seconds."""
+        with urllib.request.urlopen(f"{self.judge}/metrics", timeout=30) as page:
+            found = re.findall(self.took, page.read().decode())
+        return [f"{name} {seconds:.1f}" for seconds, name in sorted(((float(took), name) for name, took in found), reverse=True)[:6]]
 
     def memory_mib(self) -> dict[str, int]:
         """The most that each has held."""
@@ -130,7 +140,7 @@ def prometheus(folder: Path, job: dict[str, Any], alertmanager: stack.Alertmanag
     )
     config["scrape_configs"] = [job]
     with stack.prometheus(folder, yaml.safe_dump(config)) as server:
-        yield Engine(server.query, {"prometheus": server.process.pid})
+        yield Engine(server.query, {"prometheus": server.process.pid}, server.url, PROMETHEUS_TOOK)
 
 
 @contextlib.contextmanager
@@ -142,7 +152,8 @@ def victoria(folder: Path, job: dict[str, Any], alertmanager: stack.Alertmanager
     folder.mkdir(parents=True, exist_ok=True)
     agent = yaml.safe_load((SCALE_OUT / "vmagent.yml").read_text())
     scrapes.write_text(yaml.safe_dump({**agent, "global": {**agent["global"], "scrape_interval": interval}, "scrape_configs": [job]}))
-    rules.write_text((SCALE_OUT / "vmalert" / "rules.yml").read_text().replace("interval: 15s", f"interval: {interval}"))
+    built = [sys.executable, str(SCALE_OUT / "build.py"), "--interval", interval.removesuffix("s")]
+    rules.write_text(subprocess.run(built, check=True, capture_output=True, text=True).stdout)
     ours: dict[str, dict[str, str]] = {
         "victoria-metrics": {"storageDataPath": str(folder / "data"), "dedup.minScrapeInterval": interval},
         "vmagent": {
@@ -168,7 +179,9 @@ def victoria(folder: Path, job: dict[str, Any], alertmanager: stack.Alertmanager
             arguments = [f"-{flag}={value}" for flag, value in flags.items()]
             processes[name] = started.enter_context(stack.running([name], arguments, directory=folder, port=port))
         asked = stack.Prometheus(storage, processes["victoria-metrics"])  # it answers as Prometheus does
-        yield Engine(asked.query, {name: process.pid for name, process in processes.items()})
+        judge = f"http://127.0.0.1:{ports['vmalert']}"
+        pids = {name: process.pid for name, process in processes.items()}
+        yield Engine(asked.query, pids, judge, VMALERT_TOOK)
 
 
 def shipped_flags(name: str) -> dict[str, str]:
@@ -178,6 +191,9 @@ def shipped_flags(name: str) -> dict[str, str]:
     pairs = (word.lstrip("-").split("=", 1) for word in shlex.split(command)[1:])
     return {pair[0]: pair[1] if len(pair) > 1 else "true" for pair in pairs}
 
+
+PROMETHEUS_TOOK = r'prometheus_rule_group_last_duration_seconds\{rule_group="[^"]*;(\w+)"\} (\S+)'
+VMALERT_TOOK = r'vmalert_iteration_duration_seconds\{group="([\w-]+)".*quantile="0.99"\} (\S+)'
 
 ENGINES = {"prometheus": prometheus, "victoria": victoria}
 
@@ -284,6 +300,7 @@ def costs(engine: Engine) -> None:
     """What the engine says of itself: series, and its slowest groups."""
     for what, expr in (("samples scraped a round", "sum(scrape_samples_scraped)"), ("longest scrape", "max(scrape_duration_seconds)")):
         say(f"{what}: {[found['value'][1] for found in engine.ask(expr)]}")
+    say(f"groups of rules that took longest, in s: {', '.join(engine.slowest())}")
 
 
 if __name__ == "__main__":
