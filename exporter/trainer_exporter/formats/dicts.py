@@ -12,6 +12,9 @@ from typing import Final
 from trainer_exporter.numbers import number
 
 _PAIR: Final = re.compile(r"'([^']+)': ('[^']*'|[-+\w.]+(?:\([^()]*\))?)(?=, '|\}|$)")
+_VALUE: Final = r"""(?:'[^']*'|"[^"]*"|[^\s'"(){}\[\],]+(?:\([^()]*\))?|\[[^\[\]]*\]|\{[^{}]*\}|\([^()]*\))"""
+_WHOLE: Final = re.compile(rf"\{{?'[^']+': {_VALUE}(?:, '[^']+': {_VALUE})*\}}?\s*$")
+_HALF: Final = re.compile(r"': '?-?(?:\.\d|0\d+['.,}])")  # so begins no number that Python prints
 _FIELDS: Final = {
     "loss": "loss",
     "grad_norm": "grad_norm",
@@ -37,8 +40,17 @@ _OWN_STEP: Final = re.compile(r"['\"](?:(?:global_step/max_steps|iteration)['\"]
 
 
 def pairs(text: str) -> dict[str, str]:
-    """The keys of a printed dictionary with their values as printed, quotes taken off."""
-    return {key: value.strip("'") for key, value in _PAIR.findall(text)}
+    """The keys of a printed dictionary with their values as printed, quotes taken off.
+
+    Nothing where something else stands in its middle, or a key twice: another process has written into it, and a number may be glued
+    from two.
+    """
+    found = _PAIR.findall(text)
+    printed = sum(len(key) + len(value) for key, value in found) + 6 * len(found)  # each with two quotes, ": ", and ", " or a brace
+    if (printed != len(text) and not _WHOLE.match(text)) or _HALF.search(text) is not None:
+        return {}
+    read = {key: value.strip("'") for key, value in found}
+    return read if len(read) == len(found) else {}
 
 
 def has_own_step(text: str) -> bool:
