@@ -29,7 +29,9 @@ _ERROR: Final = r"(?<![\w.`'\"(])[\w.]{0,100}(?:Error|Exception)(?:\(\w+\))?: "
 _MAX_TEXT: Final = 4096  # characters looked at from either end of a line: messages are glued onto long ones
 _ACCELERATOR: Final = r"(?:CUDA|HIP|XPU|NPU)"
 _WATCHDOG: Final = r"watchdog thread terminated with exception: "
-_SLURMSTEPD: Final = r"slurmstepd(?: +0x\w+)?: error: \*\*\* (?:JOB|STEP) \S+ ON \S+"
+# With the node's name where several slurmd may share a machine, as Debian builds it.
+_STEPD: Final = r"slurmstepd(?:-[\w.-]{1,64})?(?: +0x\w+)?: error: "
+_SLURMSTEPD: Final = _STEPD + r"\*\*\* (?:JOB|STEP) \S+ ON \S+"
 _SLURM: Final = _SLURMSTEPD + r" CANCELLED AT \S+"
 _TASK: Final = r"srun: error: \S+: tasks? [\d,-]+: "
 _WORKER: Final = r"DataLoader worker \(pid(?:\(s\))? [\d, ]+\) "
@@ -54,7 +56,7 @@ TROUBLES: Final[tuple[Trouble, ...]] = (
     _row("cuda_oom", "ut of memory", rf"{_NCCL_WARN}Cuda failure (?:\d+ )?'out of memory'"),
     _row("cuda_oom", "rror", r"CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling"),
     _row("killed", "ut of memory", r"(?:Memory cgroup o|\bO)ut of memory: Kill(?:ed)? process \d+ \("),
-    _row("killed", "rror", r"slurmstepd: error: (?:Job|Step) \S+ exceeded memory limit \(.{1,80}being killed"),
+    _row("killed", "rror", rf"{_STEPD}(?:Job|Step) \S+ exceeded memory limit \(.{{1,80}}being killed"),
     _row("disk_full", "rror", rf"(?:{_ERROR}.{{0,200}}|error: )No space left on device"),
     _row("disk_full", "rror", r"\[Errno 122\] Disk quota|code: (?:28|122), kind: |\(os error (?:28|122)\)|error: Disk quota exceeded"),
     _row("disk_full", "rror", rf"{_ERROR}.{{0,200}}PytorchStreamWriter failed writing file \S+: file write failed"),
@@ -73,7 +75,7 @@ TROUBLES: Final[tuple[Trouble, ...]] = (
     _row("time_limit", "rror", rf"{_SLURM} DUE TO TIME LIMIT \*\*\*"),
     _row("preempted", "rror", rf"{_SLURM} (?:DUE TO PREEMPTION|DUE TO JOB REQUEUE) \*\*\*"),
     _row("node_fail", "rror", rf"{_SLURM} DUE TO NODE ?FAIL|srun: error: Node failure on \S"),
-    _row("node_fail", "rror", r"slurmstepd(?: +0x\w+)?: error: \*\*\* (?:JOB|STEP) \S+ STEPD TERMINATED ON \S+ AT \S+ DUE TO "),
+    _row("node_fail", "rror", rf"{_STEPD}\*\*\* (?:JOB|STEP) \S+ STEPD TERMINATED ON \S+ AT \S+ DUE TO "),
     _row("rank_failed", "rror", rf"{_SLURM} DUE TO TASK FAILURE \*\*\*|{_SLURMSTEPD} FAILED"),
     _row("cancelled", "rror", rf"{_SLURM}(?: DUE [tT][oO] SIGNAL \w+)? \*\*\*"),
     _row("cancelled", "KeyboardInterrupt", r"^KeyboardInterrupt$|\bDetected KeyboardInterrupt, attempting graceful shutdown"),

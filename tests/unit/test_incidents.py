@@ -114,6 +114,9 @@ SHAPES = [
     ("cancelled", SLURM + " ***"),
     ("cancelled", SLURM + " DUE to SIGNAL Terminated ***"),
     ("cancelled", SLURM.replace("slurmstepd:", "slurmstepd   0x155552843640:") + " ***"),
+    ("cancelled", SLURM.replace("slurmstepd:", "slurmstepd-gpu-17:") + " ***"),
+    ("time_limit", SLURM.replace("slurmstepd:", "slurmstepd-gpu-17:") + " DUE TO TIME LIMIT ***"),
+    ("killed", "slurmstepd-gpu-17: error: Job 812 exceeded memory limit (4200 > 4000), being killed"),
 ]
 
 INNOCENT = [
