@@ -235,6 +235,7 @@ class Scout:
         """Of several writers (tee, a launcher, its ranks) the one that shows most of its run."""
         described = [facts for process in processes if (facts := self._processes.describe(process.pid)) is not None]
         telling = [facts for facts in described if named(facts, self._config.runs.name or None)]
+        telling.sort(key=lambda facts: not facts.environment)  # slurmstepd shows the number of its job by its control group, and no more
         return next(iter(telling or described), None)
 
     def _report_writers(self, assignments: Sequence[Assignment], held: Held, followed: Mapping[str, Found]) -> None:

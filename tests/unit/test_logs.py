@@ -146,6 +146,18 @@ def test_where_srun_does_not_run_its_task_has_no_log(node: Node) -> None:
     assert node.found(40) == {}
 
 
+def test_the_daemon_of_a_job_step_does_not_stand_for_the_job(node: Node) -> None:
+    log = node.file("/home/ada/slurm-77.out")
+    node.process(30, {"2": (log, WRITE)}, name="slurmstepd", uid=0, cgroup="6:freezer:/slurm/uid_1007/job_77\n")
+    script = {"environment": {"SLURM_JOB_ID": "77", "SLURM_JOB_NAME": "llama"}, "cgroup": V1.format(step="batch")}
+    node.process(31, {"1": (log, WRITE), "2": (log, WRITE)}, name="slurm_script", parent=30, **script)
+    watched = node.watched()
+
+    (found,) = watched.look(GpuSnapshot(), Wanted(cgroups=("*/job_*",)))
+
+    assert (found.facts.pid, found.facts.job_name, found.why) == (31, "llama", "standard output of PID 31")
+
+
 SYSTEMD = f"0::/kubepods.slice/kubepods-pod{POD_UID.replace('-', '_')}.slice/cri-containerd-{CONTAINER}.scope\n"
 CGROUPFS = f"12:memory:/kubepods/burstable/pod{POD_UID}/{CONTAINER}\n1:cpu:/kubepods/burstable/pod{POD_UID}/{CONTAINER}\n"
 

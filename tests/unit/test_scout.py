@@ -111,3 +111,14 @@ def test_a_log_is_named_by_the_process_that_led_to_it_rather_than_by_the_one_tha
     assert (console.run, console.run_origin) == ("heron-77", "from Slurm job 77")
     assert console.why == "tee behind standard output of PID 40 on GPU 0"
     assert console.facts == {"job_id": "77", "user": "1007"}
+
+
+def test_of_the_processes_that_hold_a_jobs_output_the_job_names_it_and_not_slurms_daemon(host: Host) -> None:
+    log = host.file("/data/ada/slurm-77.out")
+    host.process(30, {"2": (log, WRITE)}, name="slurmstepd", uid=0, cgroup="6:freezer:/slurm/uid_1007/job_77\n")
+    job = {"SLURM_JOB_ID": "77", "SLURM_JOB_NAME": "llama"}
+    host.process(31, {"1": (log, WRITE)}, name="slurm_script", cgroup="6:freezer:/slurm/uid_1007/job_77/step_batch\n", environment=job)
+
+    (output,) = followed(host, Config(sources=(SourceConfig(log),))).values()
+
+    assert (output.run, output.run_origin) == ("llama-77", "from Slurm job 77")

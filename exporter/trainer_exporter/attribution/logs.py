@@ -63,6 +63,8 @@ class Logs:
 
     def of(self, facts: ProcessFacts, who: str) -> Iterator[Log]:
         """The logs of a process; ``who`` names it in the reasons."""
+        if self._proc.text(facts.pid, "comm").startswith("slurmstepd"):
+            return  # in its job's control group and with the job's output open, but nothing of the job stands in its environment
         ends_here = True
         for descriptor, stream in STREAMS:
             traced = list(self._stream(facts, descriptor, f"{stream} of {who}"))
