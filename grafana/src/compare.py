@@ -16,22 +16,19 @@ from house import (
     STATES,
     TAG,
     Page,
-    columns,
     curve,
     dressed,
-    grid,
     label_variable,
     legend_below,
     link,
     links,
     option,
     painted,
-    placed,
     query,
-    rows,
+    scope,
     shaped,
-    source_variable,
 )
+from shapes import figures_of, shown_as, without_place
 
 CHOSEN = 'job=~"$job",cluster=~"$cluster",run=~"$run"'
 
@@ -70,9 +67,7 @@ def build() -> Dashboard:
         refresh="1m",
     )
     page.variables(
-        source_variable(),
-        label_variable("job", "Job", "trainer_run_info", many=True),
-        label_variable("cluster", "Cluster", 'trainer_run_info{job=~"$job"}', many=True),
+        *scope("trainer_run_info"),
         label_variable("team", "Team", 'trainer_run_info{job=~"$job",cluster=~"$cluster"}', many=True),
         label_variable("run", "Runs", 'trainer_run_info{job=~"$job",cluster=~"$cluster",team=~"$team"}', many=True, all_of_them=False),
     )
@@ -108,29 +103,25 @@ def _table() -> Any:
         "An empty cell: its log does not say it."
     )
     figures = {
-        "A": ("state", 'max by (cluster, run) (run:state:code{cluster=~"$cluster",run=~"$run"})'),
-        "B": ("step", _of("trainer_step")),
-        "C": ("target", _of("trainer_target_steps")),
-        "D": ("loss", _of("trainer_loss")),
-        "E": ("evaluation", _of("trainer_eval_loss")),
-        "F": ("gradient norm", _of("trainer_grad_norm")),
-        "G": ("learning rate", _of("trainer_learning_rate")),
-        "H": ("tokens/s", _of("trainer_tokens_per_second")),
-        "I": ("step time", _of("trainer_step_duration_seconds")),
-        "J": ("MFU", _of("trainer_mfu_ratio")),
-        "K": ("goodput", _of("trainer_goodput_ratio")),
+        "state": 'max by (cluster, run) (run:state:code{cluster=~"$cluster",run=~"$run"})',
+        "step": _of("trainer_step"),
+        "target": _of("trainer_target_steps"),
+        "loss": _of("trainer_loss"),
+        "evaluation": _of("trainer_eval_loss"),
+        "gradient norm": _of("trainer_grad_norm"),
+        "learning rate": _of("trainer_learning_rate"),
+        "tokens/s": _of("trainer_tokens_per_second"),
+        "step time": _of("trainer_step_duration_seconds"),
+        "MFU": _of("trainer_mfu_ratio"),
+        "goodput": _of("trainer_goodput_ratio"),
     }
-    panel = grid("Runs", *(rows(placed(expr), ref=ref) for ref, (_, expr) in figures.items()), unit="none", about=about, absent="–")
-    names = {f"Value #{ref}": name for ref, (name, _) in figures.items()}
-    panel.transformations(columns("run", *names, hidden=("Time", "cluster"), names=names))
+    panel = figures_of("run", "Runs", figures, about=about)
     panel.sort_by([common.TableSortByFieldState().display_name("loss").desc(False)])
-    for name, unit, decimals in (("step", "locale", 0), ("target", "locale", 0), ("loss", "none", 4), ("evaluation", "none", 4)):
-        panel.override_by_name(name, [option("unit", unit), option("decimals", decimals)])
-    for name, unit, decimals in (("tokens/s", "short", 1), ("step time", "s", 2), ("MFU", "percentunit", 1), ("goodput", "percentunit", 1)):
-        panel.override_by_name(name, [option("unit", unit), option("decimals", decimals)])
-    panel.override_by_name("learning rate", [option("unit", "sci"), option("decimals", 2)])
+    shown_as(panel, {"step": ("locale", 0), "target": ("locale", 0), "loss": ("none", 4), "evaluation": ("none", 4)})
+    shown_as(panel, {"tokens/s": ("short", 1), "step time": ("s", 2), "MFU": ("percentunit", 1), "goodput": ("percentunit", 1)})
+    shown_as(panel, {"learning rate": ("sci", 2)})
     panel.override_by_name("gradient norm", [option("decimals", 3)]).override_by_name("state", painted(STATES))
-    panel.override_by_name("place", [option("custom.hidden", True)])
+    without_place(panel)
     return panel.override_by_name("run", [links(link("Run", RUN_OF_ROW)), option("unit", "string")])
 
 
@@ -169,11 +160,11 @@ def _rate() -> Any:
 
 def _time() -> Any:
     about = "The loss as logged over time. Normal: falling, or flat late in a run. A gap: not finite, or nothing was published."
-    return curve("Loss over time", query(f"{_of('trainer_loss')} < +Inf", "{{run}}"), unit="none", about=about, absent="no loss")
+    return curve("Loss over time", {"{{run}}": f"{_of('trainer_loss')} < +Inf"}, unit="none", about=about, absent="no loss")
 
 
 def _speed() -> Any:
     about = "Tokens per second of the whole job. Normal: level. Without data the log does not give them."
     return curve(
-        "Tokens per second", query(_of("trainer_tokens_per_second"), "{{run}}"), unit="short", about=about, absent="not in the log"
+        "Tokens per second", {"{{run}}": _of("trainer_tokens_per_second")}, unit="short", about=about, absent="not in the log"
     ).min(0)

@@ -15,26 +15,19 @@ from house import (
     TAG,
     YELLOW,
     Page,
-    bars,
-    columns,
     curve,
     events,
-    fixed,
-    grid,
     label_variable,
-    latest,
     link,
     links,
     option,
     painted,
-    placed,
-    query,
-    rows,
+    scope,
     scraped_of_nodes,
-    source_variable,
     thresholds,
     tile,
 )
+from shapes import bars, exporters, figures_of, on_the_right, shown_as, without_place, zero
 
 WORST = 8  # lines in a panel; the table has them all
 
@@ -50,9 +43,7 @@ def build() -> Dashboard:
         refresh="1m",
     )
     page.variables(
-        source_variable(),
-        label_variable("job", "Job", "trainer_exporter_build_info", many=True),
-        label_variable("cluster", "Cluster", 'trainer_exporter_build_info{job=~"$job"}', many=True),
+        *scope("trainer_exporter_build_info"),
         label_variable("node", "Node", 'trainer_exporter_build_info{job=~"$job",cluster=~"$cluster"}', many=True, of="instance"),
     )
     restarts = f"changes({scraped_of_nodes('process_start_time_seconds')}[2m]) > 0"
@@ -78,15 +69,7 @@ def _rate(metric: str, *matchers: str, by: str = "") -> str:
 
 def _answering() -> Any:
     about = "Exporters that answer Prometheus, and that do not. Normal: all, and none. Without data Prometheus knows of none."
-    panel = tile(
-        "Exporters",
-        latest(_sum("up"), "answer"),
-        latest(f"sum (1 - {scraped_of_nodes('up')})", "silent", ref="B"),
-        unit="none",
-        about=about,
-        absent="none known",
-    )
-    return panel.override_by_name("silent", [thresholds((0, GREEN), (1, RED))])
+    return exporters(about)
 
 
 def _files() -> Any:
@@ -96,8 +79,7 @@ def _files() -> Any:
     )
     panel = tile(
         "Files",
-        latest(_sum("trainer_exporter_files_followed"), "files"),
-        latest(_rate("trainer_exporter_lines_total"), "lines/s", ref="B"),
+        {"files": _sum("trainer_exporter_files_followed"), "lines/s": _rate("trainer_exporter_lines_total")},
         unit="none",
         about=about,
         absent="no exporter answers",
@@ -128,8 +110,7 @@ def _understood() -> Any:
     unknown = f"{unmatched} / ({_rate('trainer_exporter_lines_total')} > 0)"
     panel = tile(
         "Lines",
-        latest(_gap(), "parse gap"),
-        latest(unknown, "unmatched", ref="B"),
+        {"parse gap": _gap(), "unmatched": unknown},
         unit="percentunit",
         about=about,
         absent="no line has come",
@@ -144,8 +125,7 @@ def _lag() -> Any:
     )
     panel = tile(
         "Lag",
-        latest(_sum("trainer_exporter_read_lag_bytes"), "all"),
-        latest(f"max ({scraped_of_nodes('trainer_exporter_read_lag_bytes')})", "worst node", ref="B"),
+        {"all": _sum("trainer_exporter_read_lag_bytes"), "worst node": f"max ({scraped_of_nodes('trainer_exporter_read_lag_bytes')})"},
         unit="bytes",
         about=about,
         absent="no exporter answers",
@@ -163,8 +143,7 @@ def _errors() -> Any:
     refused = f"sum (1 - {scraped_of_nodes('trainer_exporter_config_last_reload_successful')})"
     panel = tile(
         "Errors",
-        latest(f"{lately} or {zero}", "errors"),
-        latest(refused, "bad configuration", ref="B"),
+        {"errors": f"{lately} or {zero}", "bad configuration": refused},
         unit="none",
         about=about,
         absent="no exporter answers",
@@ -180,8 +159,7 @@ def _cost() -> Any:
     busiest = f"max (rate({scraped_of_nodes('process_cpu_seconds_total')}[$__rate_interval]))"
     panel = tile(
         "Cost",
-        latest(busiest, "of a core"),
-        latest(f"max ({scraped_of_nodes('process_resident_memory_bytes')})", "memory", ref="B"),
+        {"of a core": busiest, "memory": f"max ({scraped_of_nodes('process_resident_memory_bytes')})"},
         unit="percentunit",
         about=about,
         absent="no exporter answers",
@@ -200,27 +178,22 @@ def _each() -> Any:
     by = "max by (cluster, instance) ({})"
     lines = "sum by (cluster, instance) (rate({}[$__rate_interval]))"
     figures = {
-        "A": ("answers", by.format(scraped_of_nodes("up"))),
-        "B": ("files", by.format(scraped_of_nodes("trainer_exporter_files_followed"))),
-        "C": ("lines/s", lines.format(scraped_of_nodes("trainer_exporter_lines_total"))),
-        "D": ("unmatched/s", lines.format(scraped_of_nodes("trainer_exporter_lines_total", 'result="unmatched"'))),
-        "E": ("malformed/s", _malformed("cluster, instance")),
-        "F": ("lag", by.format(scraped_of_nodes("trainer_exporter_read_lag_bytes"))),
-        "G": ("errors", f"sum by (cluster, instance) ({scraped_of_nodes('trainer_exporter_errors_total')})"),
-        "H": ("up for", f"time() - {by.format(scraped_of_nodes('process_start_time_seconds'))}"),
-        "I": ("processor", lines.format(scraped_of_nodes("process_cpu_seconds_total"))),
-        "J": ("memory", by.format(scraped_of_nodes("process_resident_memory_bytes"))),
-        "K": ("series", by.format(scraped_of_nodes("trainer_exporter_series"))),
-        "L": ("configuration", by.format(scraped_of_nodes("trainer_exporter_config_last_reload_successful"))),
+        "answers": by.format(scraped_of_nodes("up")),
+        "files": by.format(scraped_of_nodes("trainer_exporter_files_followed")),
+        "lines/s": lines.format(scraped_of_nodes("trainer_exporter_lines_total")),
+        "unmatched/s": lines.format(scraped_of_nodes("trainer_exporter_lines_total", 'result="unmatched"')),
+        "malformed/s": _malformed("cluster, instance"),
+        "lag": by.format(scraped_of_nodes("trainer_exporter_read_lag_bytes")),
+        "errors": f"sum by (cluster, instance) ({scraped_of_nodes('trainer_exporter_errors_total')})",
+        "up for": f"time() - {by.format(scraped_of_nodes('process_start_time_seconds'))}",
+        "processor": lines.format(scraped_of_nodes("process_cpu_seconds_total")),
+        "memory": by.format(scraped_of_nodes("process_resident_memory_bytes")),
+        "series": by.format(scraped_of_nodes("trainer_exporter_series")),
+        "configuration": by.format(scraped_of_nodes("trainer_exporter_config_last_reload_successful")),
     }
-    panel = grid(
-        "Each exporter", *(rows(placed(expr), ref=ref) for ref, (_, expr) in figures.items()), unit="none", about=about, absent="–"
-    )
-    names = {f"Value #{ref}": name for ref, (name, _) in figures.items()}
-    panel.transformations(columns("instance", *names, hidden=("Time", "cluster"), names={**names, "instance": "node"}))
+    panel = figures_of("instance", "Each exporter", figures, about=about, names={"instance": "node"})
     panel.sort_by([common.TableSortByFieldState().display_name("lag").desc(True)]).cell_height(looks.TableCellHeight.SM)
-    for name, unit, decimals in (("lag", "bytes", 0), ("memory", "bytes", 0), ("processor", "percentunit", 1), ("up for", "s", 1)):
-        panel.override_by_name(name, [option("unit", unit), option("decimals", decimals)])
+    shown_as(panel, {"lag": ("bytes", 0), "memory": ("bytes", 0), "processor": ("percentunit", 1), "up for": ("s", 1)})
     for name in ("lines/s", "unmatched/s", "malformed/s"):
         panel.override_by_name(name, [option("decimals", 2)])
     panel.override_by_name("lag", [*painted(), thresholds((0, "transparent"), (1048576, ORANGE))])
@@ -228,9 +201,9 @@ def _each() -> Any:
     panel.override_by_name("errors", [*painted(), thresholds((0, "transparent"), (1, ORANGE)), option("decimals", 0)])
     panel.override_by_name("answers", painted({"1": ("yes", "transparent"), "0": ("no", RED)}))
     panel.override_by_name("configuration", painted({"1": ("loaded", "transparent"), "0": ("refused", RED)}))
-    for name, _ in figures.values():
+    for name in figures:
         panel.override_by_name(name, [option("custom.width", 136)])
-    panel.override_by_name("place", [option("custom.hidden", True)])
+    without_place(panel)
     return panel.override_by_name("node", [links(link("Node", NODE_OF_ROW)), option("unit", "string")])
 
 
@@ -239,36 +212,42 @@ def _each() -> Any:
 
 def _reading(page: Page) -> None:
     page.row("Does it read everything?")
+    for panel in (_lines(), _broken(), _behind()):
+        page.add(panel, width=8, height=8)
+
+
+def _lines() -> Any:
     about = (
         "Lines by what became of them. Normal: level; records, progress and chatter. More unmatched or malformed than before: a "
         "trainer prints in a new way. Without data no line has come."
     )
     lines = _rate("trainer_exporter_lines_total", by="result")
-    page.add(
-        curve("What became of the lines", query(lines, "{{result}}"), unit="cps", about=about, absent="no line has come").min(0),
-        width=8,
-        height=8,
-    )
+    return curve("What became of the lines", {"{{result}}": lines}, unit="cps", about=about, absent="no line has come").min(0)
+
+
+def _broken() -> Any:
     about = (
         f"Of the lines that look like a record, the share that was broken, on the {WORST} worst nodes. Normal: 0. Without data no "
         "record has come."
     )
-    gap = f"topk({WORST}, {_gap('instance')})"
-    page.add(
-        curve("Parse gap", query(gap, "{{instance}}"), unit="percentunit", about=about, absent="no record has come")
-        .min(0)
-        .axis_soft_max(0.05),
-        width=8,
-        height=8,
-    )
+    panel = curve("Parse gap", _worst(_gap("instance")), unit="percentunit", about=about, absent="no record has come")
+    return panel.min(0).axis_soft_max(0.05)
+
+
+def _behind() -> Any:
     about = (
         f"Bytes not read yet, on the {WORST} worst nodes. Normal: teeth near 0. A slope: the exporter cannot follow. Without data "
         "no exporter answers."
     )
-    lag = f"topk({WORST}, {scraped_of_nodes('trainer_exporter_read_lag_bytes')})"
-    page.add(
-        curve("Lag by node", query(lag, "{{instance}}"), unit="bytes", about=about, absent="no exporter answers").min(0), width=8, height=8
-    )
+    return _of_worst("Lag by node", scraped_of_nodes("trainer_exporter_read_lag_bytes"), unit="bytes", about=about)
+
+
+def _worst(figure: str) -> dict[str, str]:
+    return {"{{instance}}": f"topk({WORST}, {figure})"}
+
+
+def _of_worst(title: str, figure: str, *, unit: str, about: str) -> Any:
+    return curve(title, _worst(figure), unit=unit, about=about, absent="no exporter answers").min(0)
 
 
 def _itself(page: Page) -> None:
@@ -283,11 +262,11 @@ def _troubles() -> Any:
         "Without data no exporter answers."
     )
     new = f"sum by (site, reason) (increase({scraped_of_nodes('trainer_exporter_errors_total')}[$__rate_interval])) > 0"
-    none = f'label_replace(0 * max ({scraped_of_nodes("trainer_exporter_build_info")}), "site", "none", "", "")'
+    none = zero(scraped_of_nodes("trainer_exporter_build_info"), "site")
     none = f'label_replace({none}, "reason", "at all", "", "")'
     panel = curve(
         "Errors and child restarts",
-        query(f"{new} or on (site) {none}", "{{site}} {{reason}}"),
+        {"{{site}} {{reason}}": f"{new} or on (site) {none}"},
         unit="none",
         about=about,
         absent="no exporter answers",
@@ -302,11 +281,8 @@ def _collectors() -> Any:
     )
     slowest = f"max by (collector) ({scraped_of_nodes('trainer_exporter_collector_duration_seconds')})"
     failed = f"sum (1 - {scraped_of_nodes('trainer_exporter_collector_success')})"
-    panel = curve(
-        "Collectors", query(slowest, "{{collector}}"), query(failed, "failed", ref="B"), unit="s", about=about, absent="no exporter answers"
-    ).min(0)
-    right = [option("unit", "none"), option("custom.axisPlacement", "right"), fixed("red"), option("custom.axisSoftMax", 1)]
-    return panel.override_by_name("failed", right)
+    panel = curve("Collectors", {"{{collector}}": slowest, "failed": failed}, unit="s", about=about, absent="no exporter answers").min(0)
+    return panel.override_by_name("failed", on_the_right("none", "red", soft_max=1))
 
 
 def _dropped() -> Any:
@@ -315,15 +291,15 @@ def _dropped() -> Any:
         "no exporter answers."
     )
     let_go = f"sum by (reason) (increase({scraped_of_nodes('trainer_exporter_dropped_total')}[$__rate_interval])) > 0"
-    none = f'label_replace(0 * max ({scraped_of_nodes("trainer_exporter_build_info")}), "reason", "none", "", "")'
-    panel = curve("Dropped", query(f"{let_go} or on (reason) {none}", "{{reason}}"), unit="none", about=about, absent="no exporter answers")
+    none = zero(scraped_of_nodes("trainer_exporter_build_info"), "reason")
+    panel = curve("Dropped", {"{{reason}}": f"{let_go} or on (reason) {none}"}, unit="none", about=about, absent="no exporter answers")
     return bars(panel).decimals(0).axis_soft_max(1)
 
 
 def _processor() -> Any:
     about = f"Share of one core, the {WORST} busiest nodes. Normal: a few percent. Without data no exporter answers."
-    busy = f"topk({WORST}, rate({scraped_of_nodes('process_cpu_seconds_total')}[$__rate_interval]))"
-    return curve("Processor", query(busy, "{{instance}}"), unit="percentunit", about=about, absent="no exporter answers").min(0)
+    busy = f"rate({scraped_of_nodes('process_cpu_seconds_total')}[$__rate_interval])"
+    return _of_worst("Processor", busy, unit="percentunit", about=about)
 
 
 def _memory() -> Any:
@@ -331,8 +307,7 @@ def _memory() -> Any:
         f"Memory of the process, the {WORST} largest. Normal: level, under 200 MiB. A slope over days is a leak. Without data no "
         "exporter answers."
     )
-    large = f"topk({WORST}, {scraped_of_nodes('process_resident_memory_bytes')})"
-    return curve("Memory", query(large, "{{instance}}"), unit="bytes", about=about, absent="no exporter answers").min(0)
+    return _of_worst("Memory", scraped_of_nodes("process_resident_memory_bytes"), unit="bytes", about=about)
 
 
 def _series() -> Any:
@@ -340,5 +315,4 @@ def _series() -> Any:
         f"Series that an exporter publishes, the {WORST} most: what it costs Prometheus. Normal: some hundreds, level. Without "
         "data no exporter answers."
     )
-    many = f"topk({WORST}, {scraped_of_nodes('trainer_exporter_series')})"
-    return curve("Series", query(many, "{{instance}}"), unit="none", about=about, absent="no exporter answers").min(0)
+    return _of_worst("Series", scraped_of_nodes("trainer_exporter_series"), unit="none", about=about)

@@ -6,7 +6,7 @@ Each panel says its unit, what normal looks like, and what it shows without data
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from grafana_foundation_sdk.builders import common, dashboard, prometheus, stat, statetimeline, table, timeseries, xychart
@@ -218,14 +218,23 @@ def dressed(panel: PanelT, title: str, *, unit: str, about: str, absent: str) ->
 
 def board(title: str, *queries: prometheus.Dataquery, unit: str, about: str, absent: str, size: int) -> stat.Panel:
     """A tile for each row of a table, in letters of this size: what hangs on a wall."""
-    panel = tile(title, *queries, unit=unit, about=about, absent=absent)
+    panel = _painted(title, queries, unit=unit, about=about, absent=absent)
     every_row = common.ReduceDataOptions().values(True).calcs([]).fields("").limit(200)
     text = common.VizTextDisplayOptions().title_size(size).value_size(size)
     return panel.reduce_options(every_row).text(text).text_mode(looks.BigValueTextMode.VALUE)
 
 
-def tile(title: str, *queries: prometheus.Dataquery, unit: str, about: str, absent: str = "no data") -> stat.Panel:
-    """A figure of now, on a coloured ground; NaN is a figure too."""
+def tile(title: str, figures: Mapping[str, str], *, unit: str, about: str, absent: str = "no data") -> stat.Panel:
+    """Figures of now, expressions by their names, on a coloured ground; NaN is a figure too."""
+    return _painted(title, [latest(expr, name, ref=ref) for ref, name, expr in lettered(figures)], unit=unit, about=about, absent=absent)
+
+
+def lettered(named: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
+    """Queries of one panel: letter, name, expression."""
+    return ((chr(ord("A") + place), name, expr) for place, (name, expr) in enumerate(named.items()))
+
+
+def _painted(title: str, queries: Sequence[prometheus.Dataquery], *, unit: str, about: str, absent: str) -> stat.Panel:
     panel = dressed(stat.Panel(), title, unit=unit, about=about, absent=absent).targets(list(queries))
     reduce = common.ReduceDataOptions().calcs(["last"]).fields("").values(False)
     return (
@@ -240,11 +249,11 @@ def tile(title: str, *queries: prometheus.Dataquery, unit: str, about: str, abse
     )
 
 
-def curve(title: str, *queries: prometheus.Dataquery, unit: str, about: str, absent: str = "no data") -> timeseries.Panel:
-    """Figures over time."""
+def curve(title: str, lines: Mapping[str, str], *, unit: str, about: str, absent: str = "no data") -> timeseries.Panel:
+    """Figures over time: expressions by their legends."""
     return (
         dressed(timeseries.Panel(), title, unit=unit, about=about, absent=absent)
-        .targets(list(queries))
+        .targets([query(expr, legend, ref=ref) for ref, legend, expr in lettered(lines)])
         .line_width(1.5)
         .fill_opacity(0)
         .show_points(looks.VisibilityMode.NEVER)
@@ -262,11 +271,11 @@ def log_scale(*, base: int = 10) -> common.ScaleDistributionConfig:
     return common.ScaleDistributionConfig().type(looks.ScaleDistribution.LOG).log(base)
 
 
-def timeline(title: str, *queries: prometheus.Dataquery, unit: str, about: str, absent: str = "no data") -> statetimeline.Panel:
-    """States over time."""
+def timeline(title: str, states: Mapping[str, str], *, unit: str, about: str, absent: str = "no data") -> statetimeline.Panel:
+    """States over time: expressions by the names of their rows."""
     return (
         dressed(statetimeline.Panel(), title, unit=unit, about=about, absent=absent)
-        .targets(list(queries))
+        .targets([query(expr, name, ref=ref) for ref, name, expr in lettered(states)])
         .merge_values(True)
         .show_value(looks.VisibilityMode.NEVER)  # cut off where a state is short; the legend has the words
         .row_height(0.8)
@@ -279,19 +288,6 @@ def timeline(title: str, *queries: prometheus.Dataquery, unit: str, about: str, 
 def grid(title: str, *queries: prometheus.Dataquery, unit: str, about: str, absent: str = "no data") -> table.Panel:
     """Rows of the present."""
     return dressed(table.Panel(), title, unit=unit, about=about, absent=absent).targets(list(queries))
-
-
-def with_usual(panel: timeseries.Panel, color: str) -> timeseries.Panel:
-    """The figure in its colour, and what is usual as a dashed grey line."""
-    dashed = [fixed("#8e9aaf"), option("custom.lineStyle", {"fill": "dash", "dash": [8, 6]})]
-    return panel.override_by_name("as logged", [fixed(color)]).override_by_name("usual", dashed)
-
-
-def bars(panel: timeseries.Panel) -> timeseries.Panel:
-    """Events, stacked."""
-    stacked = common.StackingConfig().mode(looks.StackingMode.NORMAL).group("A")
-    # two minutes: a single event is a bar that can be seen
-    return panel.interval("2m").draw_style(looks.GraphDrawStyle.BARS).fill_opacity(80).line_width(0).stacking(stacked).min(0)
 
 
 def reading(metric: str) -> str:
@@ -342,6 +338,12 @@ def label_variable(name: str, label: str, asked: str, *, many: bool, of: str = "
         return variable.multi(True)
     everything = VariableOption(selected=True, text="All", value="$__all")
     return variable.multi(True).include_all(True).all_value(".*").current(everything)
+
+
+def scope(of: str) -> tuple[Any, ...]:
+    """The variables that a dashboard begins with: the data source, and the jobs and clusters that publish this metric."""
+    jobs = label_variable("job", "Job", of, many=True)
+    return source_variable(), jobs, label_variable("cluster", "Cluster", f'{of}{{job=~"$job"}}', many=True)
 
 
 class Page:

@@ -23,21 +23,18 @@ from house import (
     Page,
     columns,
     events,
-    fixed,
     grid,
     label_variable,
-    latest,
     link,
     links,
     of_nodes,
     option,
     painted,
     placed,
-    query,
     rows,
+    scope,
     scraped_of_nodes,
     shaped,
-    source_variable,
     steps,
     thresholds,
     tile,
@@ -46,6 +43,7 @@ from house import (
 )
 from node_curves import CARD_NAME, each, health, work
 from oncall_stall import reasons
+from shapes import NONE_IS_WELL, exporters, with_bars, without_place
 
 
 def build() -> Dashboard:
@@ -60,9 +58,7 @@ def build() -> Dashboard:
     )
     asked = '__name__=~"gpu:run:info|node:gpu_state:max",cluster=~"$cluster",run=~"$run"'
     page.variables(
-        source_variable(),
-        label_variable("job", "Job", "up", many=True),
-        label_variable("cluster", "Cluster", 'up{job=~"$job"}', many=True),
+        *scope("up"),
         label_variable("team", "Team", 'run:state:code{cluster=~"$cluster"}', many=True),
         label_variable("run", "Run", 'run:state:code{cluster=~"$cluster",team=~"$team"}', many=True),
         # With a run the nodes that serve it; without one those that serve none too. Not all at once: a fleet has thousands of cards.
@@ -97,13 +93,12 @@ def _states() -> Any:
     state = of_nodes("gpu:state:code")
     panel = tile(
         "Cards",
-        latest(f"count ({state})", "GPUs"),
-        latest(f"sum ({state} > bool 1)", "not well", ref="B"),
+        {"GPUs": f"count ({state})", "not well": f"sum ({state} > bool 1)"},
         unit="none",
         about=about,
         absent="none",
     )
-    return panel.override_by_name("not well", [thresholds((0, GREEN), (1, RED))])
+    return panel.override_by_name("not well", [NONE_IS_WELL])
 
 
 def _runs() -> Any:
@@ -114,8 +109,7 @@ def _runs() -> Any:
     idle = f"count ({of_nodes('gpu:state:code')} unless on (cluster, instance, uuid) {of_nodes('gpu:run:info')})"
     return tile(
         "Runs",
-        latest(f"count (count by (cluster, run) ({of_nodes('gpu:run:info')}))", "runs"),
-        latest(f"{idle} or vector(0)", "free GPUs", ref="B"),
+        {"runs": f"count (count by (cluster, run) ({of_nodes('gpu:run:info')}))", "free GPUs": f"{idle} or vector(0)"},
         unit="none",
         about=about,
         absent="none",
@@ -129,8 +123,10 @@ def _hottest() -> Any:
     )
     panel = tile(
         "Heat",
-        latest(f"max ({of_nodes('gpu:temperature_celsius:max')})", "hottest"),
-        latest(f"min ({of_nodes('gpu:temperature_margin_celsius:min')})", "to the limit", ref="B"),
+        {
+            "hottest": f"max ({of_nodes('gpu:temperature_celsius:max')})",
+            "to the limit": f"min ({of_nodes('gpu:temperature_margin_celsius:min')})",
+        },
         unit="celsius",
         about=about,
         absent="unknown",
@@ -146,8 +142,7 @@ def _power() -> Any:
     share = f"sum ({of_nodes('gpu:power_watts:avg1m')}) / sum ({of_nodes('gpu:power_limit_watts:max')})"
     panel = tile(
         "Power",
-        latest(f"sum ({of_nodes('gpu:power_watts:avg1m')})", "drawn"),
-        latest(share, "of the limit", ref="B"),
+        {"drawn": f"sum ({of_nodes('gpu:power_watts:avg1m')})", "of the limit": share},
         unit="watt",
         about=about,
         absent="unknown",
@@ -165,8 +160,7 @@ def _errors() -> Any:
     xid = f"count (count by (cluster, instance, uuid) ({of_nodes('gpu:xid_age_seconds:min')} < 86400)) or {none}"
     panel = tile(
         "Errors",
-        latest(xid, "Xid in a day"),
-        latest(f"sum ({of_nodes('gpu:ecc_uncorrected_errors:max')})", "uncorrected ECC", ref="B"),
+        {"Xid in a day": xid, "uncorrected ECC": f"sum ({of_nodes('gpu:ecc_uncorrected_errors:max')})"},
         unit="none",
         about=about,
         absent="unknown",
@@ -179,16 +173,7 @@ def _exporter() -> Any:
         "Exporters of the chosen nodes that answer, and that do not. Normal: all do. Without data Prometheus knows of none: the "
         "figures here are dcgm-exporter's."
     )
-    up = scraped_of_nodes("up")
-    panel = tile(
-        "Exporters",
-        latest(f"sum ({up})", "answer"),
-        latest(f"sum (1 - {up})", "silent", ref="B"),
-        unit="none",
-        about=about,
-        absent="none known",
-    )
-    return panel.override_by_name("silent", [thresholds((0, GREEN), (1, RED))])
+    return exporters(about)
 
 
 def _cards() -> Any:
@@ -236,9 +221,7 @@ def _cards() -> Any:
 
 
 def _dressed(panel: Any) -> Any:
-    bar = option("custom.cellOptions", {"type": "gauge", "mode": "basic", "valueDisplayMode": "text"})
-    for name in ("utilization", "memory traffic", "power", "headroom"):
-        panel.override_by_name(name, [bar, fixed("semi-dark-blue"), option("decimals", 0)])
+    with_bars(panel, "utilization", "memory traffic", "power", "headroom")
     for name in ("core", "memory", "to the limit"):
         panel.override_by_name(name, [option("unit", "celsius"), option("decimals", 0), option("max", 110), option("custom.width", 90)])
     colored = painted()
@@ -248,7 +231,7 @@ def _dressed(panel: Any) -> Any:
     panel.override_by_name("clock", [option("unit", "hertz"), option("decimals", 2), option("custom.width", 105)])
     panel.override_by_name("last Xid", [option("unit", "s"), option("decimals", 0), option("custom.width", 100)])
     panel.override_by_name("state", [*painted(GPU_STATES), option("custom.width", 90)])
-    panel.override_by_name("place", [option("custom.hidden", True)])
+    without_place(panel)
     apart = [option("displayName", "stands apart"), option("mappings", reasons()), option("unit", "string"), option("custom.width", 150)]
     panel.override_by_name("reason", apart)
     panel.override_by_name("run", [links(link("Run", RUN_OF_ROW)), option("unit", "string"), option("custom.width", 170)])
@@ -263,7 +246,7 @@ def _history() -> Any:
         "between runs. "
         "A gap: nothing was read then."
     )
-    panel = timeline("States", query(each("gpu:state:code"), CARD_NAME), unit="none", about=about, absent="nothing is read")
+    panel = timeline("States", {CARD_NAME: each("gpu:state:code")}, unit="none", about=about, absent="nothing is read")
     return panel.mappings(words(GPU_STATES)).thresholds(steps())
 
 

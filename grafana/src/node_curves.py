@@ -9,7 +9,6 @@ from house import (
     ORANGE,
     RED,
     Page,
-    bars,
     columns,
     curve,
     fixed,
@@ -17,11 +16,11 @@ from house import (
     of_nodes,
     option,
     painted,
-    query,
     rows,
     scraped_of_nodes,
     words,
 )
+from shapes import LIMIT, bars, zero
 
 CARD_NAME = "{{instance}} GPU {{gpu}}"
 TIERS = {"page": ("page", RED), "ticket": ("ticket", ORANGE), "info": ("program", BLUE)}
@@ -33,77 +32,53 @@ def each(metric: str) -> str:
 
 
 def _lines(title: str, metric: str, *, unit: str, about: str, absent: str = "nothing is read") -> Any:
-    return curve(title, query(each(metric), CARD_NAME), unit=unit, about=about, absent=absent)
+    return curve(title, {CARD_NAME: each(metric)}, unit=unit, about=about, absent=absent)
+
+
+def _share(title: str, metric: str, about: str) -> Any:
+    return _lines(title, metric, unit="percentunit", about=about).min(0)
 
 
 def work(page: Page) -> None:
     page.row("Does it work?")
-    page.add(
-        _lines(
-            "GPU utilization",
-            "gpu:utilization_ratio:avg1m",
-            unit="percentunit",
-            about="Share of time that some kernel ran. Normal: above 70 % in training; 100 % proves nothing: a hung collective spins. "
-            "Without data the card is not read.",
-        )
-        .min(0)
-        .max(1),
-        width=8,
-        height=8,
+    for panel in (_busy(), _traffic(), _power(), _headroom(), _clock(), _serves()):
+        page.add(panel, width=8, height=8)
+
+
+def _busy() -> Any:
+    about = (
+        "Share of time that some kernel ran. Normal: above 70 % in training; 100 % proves nothing: a hung collective spins. "
+        "Without data the card is not read."
     )
-    page.add(
-        _lines(
-            "Memory traffic",
-            "gpu:memory_bandwidth_utilization_ratio:avg1m",
-            unit="percentunit",
-            about="Share of time that the memory was busy. Normal: tens of percent in training. Near 0 at full utilization: it waits for "
-            "others. "
-            "Without data the card is not read.",
-        )
-        .min(0)
-        .max(1),
-        width=8,
-        height=8,
+    return _share("GPU utilization", "gpu:utilization_ratio:avg1m", about).max(1)
+
+
+def _traffic() -> Any:
+    about = (
+        "Share of time that the memory was busy. Normal: tens of percent in training. Near 0 at full utilization: it waits for "
+        "others. Without data the card is not read."
     )
-    page.add(
-        _lines(
-            "Power, share of the limit",
-            "gpu:power_of_limit_ratio:avg1m",
-            unit="percentunit",
-            about="Normal: 70 to 100 % in training, 14 to 25 % in a hang, 10 % idle; neighbours alike. Without data the card tells no "
-            "limit.",
-        )
-        .min(0)
-        .axis_soft_max(1),
-        width=8,
-        height=8,
+    return _share("Memory traffic", "gpu:memory_bandwidth_utilization_ratio:avg1m", about).max(1)
+
+
+def _power() -> Any:
+    about = "Normal: 70 to 100 % in training, 14 to 25 % in a hang, 10 % idle; neighbours alike. Without data the card tells no limit."
+    return _share("Power, share of the limit", "gpu:power_of_limit_ratio:avg1m", about).axis_soft_max(1)
+
+
+def _headroom() -> Any:
+    about = (
+        "Memory that neither a run nor the driver holds. Normal: level. Shrinking for hours is a leak. Without data the card is not read."
     )
-    page.add(
-        _lines(
-            "Memory headroom",
-            "gpu:memory_headroom_ratio:min",
-            unit="percentunit",
-            about="Memory that neither a run nor the driver holds. Normal: level. Shrinking for hours is a leak. Without data the card "
-            "is not read.",
-        )
-        .min(0)
-        .axis_soft_max(0.2),
-        width=8,
-        height=8,
+    return _share("Memory headroom", "gpu:memory_headroom_ratio:min", about).axis_soft_max(0.2)
+
+
+def _clock() -> Any:
+    about = (
+        "Clock of the multiprocessors, mean of 5 minutes. Normal: all alike under load. One below the others is slow or held down. "
+        "Without data the card is not read."
     )
-    page.add(
-        _lines(
-            "Clock",
-            "gpu:sm_clock_hertz:avg5m",
-            unit="hertz",
-            about="Clock of the multiprocessors, mean of 5 minutes. Normal: all alike under load. One below the others is slow or held "
-            "down. "
-            "Without data the card is not read.",
-        ),
-        width=8,
-        height=8,
-    )
-    page.add(_serves(), width=8, height=8)
+    return _lines("Clock", "gpu:sm_clock_hertz:avg5m", unit="hertz", about=about)
 
 
 def _serves() -> Any:
@@ -112,29 +87,21 @@ def _serves() -> Any:
         "Without data no process is known on the GPUs."
     )
     expr = f"count by (cluster, run) ({of_nodes('gpu:run:info')})"
-    return curve("Whom it serves", query(expr, "{{run}}"), unit="none", about=about, absent="nobody known").min(0).decimals(0)
+    return curve("Whom it serves", {"{{run}}": expr}, unit="none", about=about, absent="nobody known").min(0).decimals(0)
 
 
 def health(page: Page) -> None:
     page.row("Is it well?")
-    page.add(_heat(), width=8, height=8)
-    page.add(
-        _lines(
-            "Memory temperature",
-            "gpu:memory_temperature_celsius:max",
-            unit="celsius",
-            about="Temperature of the card's memory. Normal: below 95. Without data the card does not say it.",
-            absent="the cards do not say it",
-        ),
-        width=8,
-        height=8,
-    )
-    page.add(_throttled(), width=8, height=8)
-    page.add(_xid(), width=8, height=8)
-    page.add(_ecc(), width=8, height=8)
-    page.add(_links(), width=8, height=8)
+    for panel in (_heat(), _memory_heat(), _throttled(), _xid(), _ecc(), _links()):
+        page.add(panel, width=8, height=8)
     page.add(_xids(), width=12, height=7)
     page.add(_identity(), width=12, height=7)
+
+
+def _memory_heat() -> Any:
+    about = "Temperature of the card's memory. Normal: below 95. Without data the card does not say it."
+    absent = "the cards do not say it"
+    return _lines("Memory temperature", "gpu:memory_temperature_celsius:max", unit="celsius", about=about, absent=absent)
 
 
 def _heat() -> Any:
@@ -146,13 +113,12 @@ def _heat() -> Any:
     limit = f"min ({of_nodes('gpu:slowdown_temperature_celsius:min')})"
     panel = curve(
         "Temperature",
-        query(each("gpu:temperature_celsius:max"), CARD_NAME, ref="A"),
-        query(limit, "slows down", ref="B"),
+        {CARD_NAME: each("gpu:temperature_celsius:max"), "slows down": limit},
         unit="celsius",
         about=about,
         absent="the cards do not say it",
     )
-    return panel.override_by_name("slows down", [fixed("red"), option("custom.lineStyle", {"fill": "dash", "dash": [8, 6]})])
+    return panel.override_by_name("slows down", LIMIT)
 
 
 def _throttled() -> Any:
@@ -162,9 +128,9 @@ def _throttled() -> Any:
         "Normal: none, the line none at 0. Without data the cards do not say it."
     )
     some = f"sum by (reason) ({of_nodes('gpu:is_throttled:bool')}) > 0"
-    none = f'label_replace(0 * max ({of_nodes("gpu:is_throttled:bool")}), "reason", "none", "", "")'
+    none = zero(of_nodes("gpu:is_throttled:bool"), "reason")
     panel = curve(
-        "Throttled cards", query(f"{some} or on (reason) {none}", "{{reason}}"), unit="none", about=about, absent="the cards do not say it"
+        "Throttled cards", {"{{reason}}": f"{some} or on (reason) {none}"}, unit="none", about=about, absent="the cards do not say it"
     )
     return panel.min(0).decimals(0).axis_soft_max(1)
 
@@ -176,10 +142,8 @@ def _xid() -> Any:
     )
     new = f"sum by (xid) (increase({scraped_of_nodes('gpu_xid_errors_total')}[$__rate_interval]))"
     some = f"{new} > 0"
-    none = f'label_replace(0 * max ({scraped_of_nodes("gpu_collect_success")}), "xid", "none", "", "")'
-    panel = curve(
-        "Xid errors", query(f"{some} or on (xid) {none}", "{{xid}}"), unit="none", about=about, absent="not read by trainer-exporter"
-    )
+    none = zero(scraped_of_nodes("gpu_collect_success"), "xid")
+    panel = curve("Xid errors", {"{{xid}}": f"{some} or on (xid) {none}"}, unit="none", about=about, absent="not read by trainer-exporter")
     return bars(panel).decimals(0).axis_soft_max(1)
 
 
@@ -190,7 +154,7 @@ def _ecc() -> Any:
         "Without data the card has no error correction, or does not say it."
     )
     worst = f"topk(8, {each('gpu:ecc_uncorrected_errors:max')})"
-    panel = curve("Uncorrected memory errors", query(worst, CARD_NAME), unit="none", about=about, absent="the cards do not say it")
+    panel = curve("Uncorrected memory errors", {CARD_NAME: worst}, unit="none", about=about, absent="the cards do not say it")
     return panel.min(0).decimals(0).axis_soft_max(1)
 
 
@@ -202,8 +166,7 @@ def _links() -> Any:
     replays = f"60 * sum ({of_nodes('gpu:pcie_replays:rate10m')})"
     panel = curve(
         "NVLink and PCIe",
-        query(each("gpu:nvlink_active_links:min"), CARD_NAME, ref="A"),
-        query(replays, "PCIe replays per minute", ref="B"),
+        {CARD_NAME: each("gpu:nvlink_active_links:min"), "PCIe replays per minute": replays},
         unit="none",
         about=about,
         absent="the cards do not say it",

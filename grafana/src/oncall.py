@@ -25,17 +25,15 @@ from house import (
     columns,
     grid,
     label_variable,
-    latest,
     link,
     links,
     of_row,
     option,
     painted,
     placed,
-    query,
     rows,
+    scope,
     shaped,
-    source_variable,
     steps,
     tile,
     timeline,
@@ -43,6 +41,7 @@ from house import (
     words,
 )
 from oncall_stall import anatomy, reasons
+from shapes import without_place
 
 HERE = 'cluster=~"$cluster"'
 TOLD, OF_A_RUN = 'severity=~"critical|warning"', 'run=~".+"'
@@ -69,9 +68,7 @@ def build() -> Dashboard:
         refresh="30s",
     )
     page.variables(
-        source_variable(),
-        label_variable("job", "Job", "trainer_run_phase", many=True),
-        label_variable("cluster", "Cluster", 'trainer_run_phase{job=~"$job"}', many=True),
+        *scope("trainer_run_phase"),
         label_variable("team", "Team", f"run:state:code{{{HERE}}}", many=True),
         # The runs that need help first, by the rules' own order, so that the anatomy is of the worst without a click.
         _worst_first(),
@@ -94,7 +91,7 @@ def _worst_first() -> Any:
 
 
 def _count(title: str, expr: str, *, about: str, color: str, absent: str) -> Any:
-    panel = tile(title, latest(expr, title), unit="none", about=about, absent=absent)
+    panel = tile(title, {title: expr}, unit="none", about=about, absent=absent)
     return panel.thresholds(steps((0, GREEN), (1, color)))
 
 
@@ -192,7 +189,7 @@ def _dressed(panel: Any) -> Any:
     panel.override_by_name("suspect", [option("custom.width", 120), EMPTY])
     panel.override_by_name("reason", [option("displayName", "because"), option("custom.width", 210), option("mappings", reasons()), EMPTY])
     panel.override_by_name("alerts", [option("unit", "none"), option("custom.width", 60), EMPTY])
-    return panel.override_by_name("place", [option("custom.hidden", True)])
+    return without_place(panel)
 
 
 # -- what changed
@@ -214,7 +211,7 @@ def _moved() -> Any:
     coarse = f"max by (cluster, run) ({state} > 4 or 2 + 0 * ({state} > 1) or {state})"
     changed = f"changes({coarse}[1h:15s] @ end()) > 0 unless on (cluster, run) {state} @ end() == 5"
     expr = f"{coarse} and on (cluster, run) ({changed})"
-    panel = timeline("Runs that changed", query(expr, "{{run}}"), unit="none", about=about, absent="no run changed")
+    panel = timeline("Runs that changed", {"{{run}}": expr}, unit="none", about=about, absent="no run changed")
     return panel.mappings(words(STATES)).thresholds(steps()).time_from("1h")
 
 

@@ -21,7 +21,6 @@ from house import (
     of_the_run,
     option,
     placed,
-    query,
     reading,
     recorded,
     rows,
@@ -30,6 +29,7 @@ from house import (
     timeline,
     words,
 )
+from shapes import LIMIT, without_place, zero
 
 REASONS = {
     "lost": "off the bus",
@@ -95,7 +95,7 @@ def anatomy(page: Page) -> None:
 
 def _states() -> Any:
     about = "What the run did. Normal: training, with short spells of evaluating and saving. A gap: nothing was published then."
-    panel = timeline("Phase", query(largest_recorded("run:state:code"), "{{run}}"), unit="none", about=about, absent="no run is chosen")
+    panel = timeline("Phase", {"{{run}}": largest_recorded("run:state:code")}, unit="none", about=about, absent="no run is chosen")
     return panel.mappings(words(STATES)).thresholds(steps())
 
 
@@ -106,20 +106,22 @@ def _silence() -> Any:
     )
     panel = curve(
         "Silence",
-        query(largest_recorded("run:progress_age_seconds:min"), "since last step", ref="A"),
-        query(largest_recorded("run:source_stall_threshold_seconds:max"), "hang", ref="B"),
+        {
+            "since last step": largest_recorded("run:progress_age_seconds:min"),
+            "hang": largest_recorded("run:source_stall_threshold_seconds:max"),
+        },
         unit="s",
         about=about,
         absent="no step yet",
     ).scale_distribution(log_scale())
-    hang = [fixed("red"), option("custom.lineStyle", {"fill": "dash", "dash": [8, 6]})]
+    hang = LIMIT
     return panel.min(1).override_by_name("since last step", [fixed("blue")]).override_by_name("hang", hang)
 
 
 def _by_node(title: str, metric: str, about: str) -> Any:
     expr = f"avg by (cluster, instance) ({of_the_run(reading(metric))})"
     about = f"{about} Without data no GPU is attributed to the run."
-    panel = curve(title, query(expr, "{{instance}}"), unit="percentunit", about=about, absent="no GPU attributed")
+    panel = curve(title, {"{{instance}}": expr}, unit="percentunit", about=about, absent="no GPU attributed")
     return panel.min(0).max(1)
 
 
@@ -130,12 +132,12 @@ def suspects() -> Any:
         "Without data no GPU is attributed to the run."
     )
     some = f"max by (cluster, instance, gpu, reason) ({recorded('run:suspect_gpu')})"
-    nobody = f'label_replace(0 * max ({recorded("run:gpus:count")}), "reason", "none", "", "")'
+    nobody = zero(recorded("run:gpus:count"), "reason")
     panel = grid("Suspects", rows(placed(f"{some} or on () {nobody}"), ref="A"), unit="string", about=about, absent="no GPU attributed")
     panel.transformations(columns("instance", "gpu", "reason", hidden=("Time", "cluster", "Value"))[1:])
     panel.override_by_name("instance", [option("displayName", "node"), links(link("Node", NODE_OF_ROW))])
     panel.override_by_name("reason", [option("mappings", reasons())])
-    return panel.override_by_name("place", [option("custom.hidden", True)])
+    return without_place(panel)
 
 
 def _missing() -> Any:
@@ -144,7 +146,7 @@ def _missing() -> Any:
         "makes no step, where evidence.enabled is set. Normal: nobody, which is said. Without data the run is not published."
     )
     named = largest("trainer_hang_suspect_info", by="rank, source")
-    nobody = f'label_replace(0 * max ({scraped("trainer_run_info")}), "rank", "nobody", "", "")'
+    nobody = zero(scraped("trainer_run_info"), "rank", "nobody")
     panel = grid("Ranks waited for", rows(f"{named} or on () {nobody}", ref="A"), unit="string", about=about, absent="run unknown")
     panel.transformations(columns("rank", "source", hidden=("Time", "cluster", "run", "Value"), names={"source": "says"})[1:])
     said = {"ras": "NCCL", "flight_recorder": "PyTorch"}

@@ -28,17 +28,15 @@ from house import (
     grid,
     label_variable,
     largest,
-    latest,
     not_finite,
     of_the_run,
     option,
     painted,
-    query,
     reading,
     recorded,
     rows,
+    scope,
     scraped,
-    source_variable,
     steps,
     thresholds,
     tile,
@@ -49,6 +47,7 @@ from oncall_stall import suspects
 from run_gpus import gpus
 from run_learning import learning
 from run_work import checkpoints, progress, speed
+from shapes import NONE_IS_WELL
 
 UID = "trainer-run"
 PHASES = {"starting": YELLOW, "training": GREEN, "evaluating": BLUE, "checkpointing": PURPLE, "ended": SLATE, "failed": RED}
@@ -80,9 +79,7 @@ def build() -> Dashboard:
 def _variables(page: Page) -> None:
     smoothing = VariableOption(selected=True, text="5m", value="5m")
     page.variables(
-        source_variable(),
-        label_variable("job", "Job", "trainer_run_phase", many=True),
-        label_variable("cluster", "Cluster", 'trainer_run_phase{job=~"$job"}', many=True),
+        *scope("trainer_run_phase"),
         label_variable("team", "Team", 'trainer_run_info{job=~"$job",cluster=~"$cluster"}', many=True),
         label_variable("run", "Run", 'trainer_run_info{job=~"$job",cluster=~"$cluster",team=~"$team"}', many=False),
         dashboard.CustomVariable("smoothing").label("Smoothing").values("1m,5m,15m,1h").current(smoothing),
@@ -130,7 +127,7 @@ def _state_now() -> Any:
         "of evaluating and checkpointing. Without data nobody has published this run lately: its exporter is down, or the run has ended "
         "and aged out."
     )
-    panel = tile("State", latest(_state_number(), "state"), unit="none", about=about, absent="unknown")
+    panel = tile("State", {"state": _state_number()}, unit="none", about=about, absent="unknown")
     return panel.mappings(_state_words())
 
 
@@ -141,9 +138,11 @@ def _done() -> Any:
     )
     panel = tile(
         "Progress",
-        latest(largest("trainer_progress_ratio"), "done", ref="A"),
-        latest(_moving(largest("trainer_remaining_seconds")), "left", ref="B"),
-        latest(largest("trainer_step"), "step", ref="C"),
+        {
+            "done": largest("trainer_progress_ratio"),
+            "left": _moving(largest("trainer_remaining_seconds")),
+            "step": largest("trainer_step"),
+        },
         unit="percentunit",
         about=about,
         absent="unknown",
@@ -162,8 +161,7 @@ def _loss_now() -> Any:
     expr = f"({largest('trainer_loss')} unless on (cluster, run) {streak}) or on (cluster, run) ({streak}) * NaN"
     panel = tile(
         "Loss",
-        latest(expr, "loss", ref="A"),
-        latest(largest("trainer_eval_loss"), "evaluation", ref="B"),
+        {"loss": expr, "evaluation": largest("trainer_eval_loss")},
         unit="none",
         about=about,
         absent="no loss",
@@ -197,8 +195,7 @@ def _silence() -> Any:
     )
     panel = tile(
         "Silence",
-        latest(_running(age), "since last step", ref="A"),
-        latest(_running(_share_of_limit()), "of its limit", ref="B"),
+        {"since last step": _running(age), "of its limit": _running(_share_of_limit())},
         unit="s",
         about=about,
         absent="not running",
@@ -213,12 +210,10 @@ def _alerts_now() -> Any:
         "Alerts that fire for this run now. Normal: none. A zero needs proof: without data the rules do not know the run, "
         "because they are not loaded or its exporter is silent."
     )
-    queries = []
-    for ref, severity in (("A", "critical"), ("B", "warning")):
-        firing = recorded("ALERTS", 'alertstate="firing"', f'severity="{severity}"')
-        queries.append(latest(f"count by (cluster, run) ({firing}) or on (cluster, run) {known}", severity, ref=ref))
-    panel = tile("Alerts", *queries, unit="none", about=about, absent="not judged")
-    panel.override_by_name("critical", [thresholds((0, GREEN), (1, RED))])
+    firing = {severity: recorded("ALERTS", 'alertstate="firing"', f'severity="{severity}"') for severity in ("critical", "warning")}
+    counts = {severity: f"count by (cluster, run) ({some}) or on (cluster, run) {known}" for severity, some in firing.items()}
+    panel = tile("Alerts", counts, unit="none", about=about, absent="not judged")
+    panel.override_by_name("critical", [NONE_IS_WELL])
     return panel.override_by_name("warning", [thresholds((0, GREEN), (1, ORANGE))])
 
 
@@ -230,8 +225,7 @@ def _saved() -> Any:
     )
     panel = tile(
         "Checkpoint",
-        latest(age, "old", ref="A"),
-        latest(largest("trainer_checkpoint_failures_total"), "failed", ref="B"),
+        {"old": age, "failed": largest("trainer_checkpoint_failures_total")},
         unit="s",
         about=about,
         absent="none yet",
@@ -248,8 +242,7 @@ def _pace() -> Any:
     )
     panel = tile(
         "Pace",
-        latest(_moving(slower), "slower than best", ref="A"),
-        latest(_moving(largest("trainer_mfu_ratio")), "MFU", ref="B"),
+        {"slower than best": _moving(slower), "MFU": _moving(largest("trainer_mfu_ratio"))},
         unit="percentunit",
         about=about,
         absent="unknown",
@@ -267,15 +260,13 @@ def _gpus_now() -> Any:
     )
     panel = tile(
         "GPUs",
-        latest(recorded("run:gpus:count"), "GPUs", ref="A"),
-        latest(recorded("run:gpus_spinning:ratio"), "spinning", ref="B"),
-        latest(lost, "lost", ref="C"),
+        {"GPUs": recorded("run:gpus:count"), "spinning": recorded("run:gpus_spinning:ratio"), "lost": lost},
         unit="none",
         about=about,
         absent="none known",
     )
     spinning = [option("unit", "percentunit"), thresholds((0, GREEN), (0.01, YELLOW), (0.5, RED))]
-    return panel.override_by_name("spinning", spinning).override_by_name("lost", [thresholds((0, GREEN), (1, RED))])
+    return panel.override_by_name("spinning", spinning).override_by_name("lost", [NONE_IS_WELL])
 
 
 # -- over time
@@ -286,7 +277,7 @@ def _state(page: Page) -> None:
         "The states one after the other. Normal: long green, short stripes of evaluation and saving, no red. "
         "A gap: nothing was published then, so nothing is known."
     )
-    states = timeline("States", query(_state_number(), "state"), unit="none", about=about)
+    states = timeline("States", {"state": _state_number()}, unit="none", about=about)
     page.add(states.mappings(_state_words()).thresholds(steps()), width=11, height=5)
     page.add(suspects(), width=6, height=5)
     page.add(_firing(), width=7, height=5)

@@ -7,7 +7,8 @@ from typing import Any
 from grafana_foundation_sdk.builders import common
 from grafana_foundation_sdk.models import common as looks
 from grafana_foundation_sdk.models.dashboard import DataTransformerConfig
-from house import GPU_STATES, NODE_OF_ROW, Page, curve, fixed, grid, link, links, of_the_run, option, painted, placed, query, reading, rows
+from house import GPU_STATES, NODE_OF_ROW, Page, curve, fixed, grid, link, links, of_the_run, option, painted, placed, reading, rows
+from shapes import with_bars, without_place
 
 
 def gpus(page: Page) -> None:
@@ -65,9 +66,11 @@ def _spread(title: str, reading: str, about: str, *, whole: bool = True) -> Any:
     of_run = of_the_run(reading)
     panel = curve(
         title,
-        query(f"max by (cluster, run) ({of_run})", "highest", ref="A"),
-        query(f"quantile by (cluster, run) (0.5, {of_run})", "median", ref="B"),
-        query(f"min by (cluster, run) ({of_run})", "lowest", ref="C"),
+        {
+            "highest": f"max by (cluster, run) ({of_run})",
+            "median": f"quantile by (cluster, run) (0.5, {of_run})",
+            "lowest": f"min by (cluster, run) ({of_run})",
+        },
         unit="percentunit",
         about=f"{about} Lowest, median and highest of the run's GPUs. Without data no GPU is attributed to the run.",
         absent="no GPU attributed",
@@ -109,11 +112,9 @@ def _each_gpu(busy: str, traffic: str, power: str, room: str) -> Any:
     }
     panel.transformations([DataTransformerConfig(id_val="merge", options={}), DataTransformerConfig(id_val="organize", options=organized)])
     panel.sort_by([common.TableSortByFieldState().display_name("power").desc(False)]).min(0).max(1).cell_height(looks.TableCellHeight.SM)
-    bar = option("custom.cellOptions", {"type": "gauge", "mode": "basic", "valueDisplayMode": "text"})
-    for name in ("power", "utilization", "memory traffic", "headroom"):
-        panel.override_by_name(name, [bar, fixed("semi-dark-blue"), option("decimals", 0)])
+    with_bars(panel, "power", "utilization", "memory traffic", "headroom")
     panel.override_by_name("temperature", [option("unit", "celsius"), option("decimals", 0), option("max", 110)])
     panel.override_by_name("state", painted(GPU_STATES))
-    panel.override_by_name("place", [option("custom.hidden", True)])
+    without_place(panel)
     panel.override_by_name("instance", [option("displayName", "node"), links(link("Node", NODE_OF_ROW))])
     return panel.override_by_name("gpu", [option("unit", "string"), option("custom.width", 60)])

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from grafana_foundation_sdk.models import common as looks
-from house import Page, bars, curve, fixed, largest, log_scale, option, query, scraped, with_usual
+from house import Page, curve, fixed, largest, log_scale, option, scraped
+from shapes import bars, with_usual
 
 
 def learning(page: Page) -> None:
@@ -32,8 +33,7 @@ def _loss() -> Any:
     )
     panel = curve(
         "Loss over time",
-        query(_finite_loss(), "as logged", ref="A"),
-        query(f"avg_over_time(({_finite_loss()})[$smoothing:15s])", "smoothed", ref="B"),
+        {"as logged": _finite_loss(), "smoothed": f"avg_over_time(({_finite_loss()})[$smoothing:15s])"},
         unit="none",
         about=about,
         absent="no loss in this node's logs",
@@ -50,8 +50,7 @@ def _gradient() -> Any:
     )
     panel = curve(
         "Gradient norm",
-        query(f"{largest('trainer_grad_norm')} < +Inf", "as logged", ref="A"),
-        query(largest("trainer_grad_norm_baseline"), "usual", ref="B"),
+        {"as logged": f"{largest('trainer_grad_norm')} < +Inf", "usual": largest("trainer_grad_norm_baseline")},
         unit="none",
         about=about,
         absent="not logged",
@@ -66,8 +65,7 @@ def _evaluation() -> Any:
     )
     return curve(
         "Evaluation",
-        query(largest("trainer_eval_loss"), "loss", ref="A"),
-        query(largest("trainer_eval_metric", by="name"), "{{name}}", ref="B"),
+        {"loss": largest("trainer_eval_loss"), "{{name}}": largest("trainer_eval_metric", by="name")},
         unit="none",
         about=about,
         absent="no evaluation yet",
@@ -82,8 +80,7 @@ def _spikes() -> Any:
     )
     return curve(
         "Spikes",
-        query(largest("trainer_loss_spike_ratio"), "loss", ref="A"),
-        query(largest("trainer_grad_norm_spike_ratio"), "gradient norm", ref="B"),
+        {"loss": largest("trainer_loss_spike_ratio"), "gradient norm": largest("trainer_grad_norm_spike_ratio")},
         unit="suffix: ×",
         about=about,
         absent="too few records yet",
@@ -100,8 +97,7 @@ def _movement() -> Any:
     swing = largest("trainer_loss_oscillation_ratio", 'window="100"')
     return curve(
         "Movement of the loss",
-        query(change, "change over {{window}}", ref="A"),
-        query(swing, "swing over 100", ref="B"),
+        {"change over {{window}}": change, "swing over 100": swing},
         unit="percentunit",
         about=about,
         absent="too few records yet",
@@ -113,7 +109,7 @@ def _rate() -> Any:
         "The learning rate as logged. Normal: the schedule you configured: warm-up, then decay or constant. "
         "Negative is always a bug; a line that never moves may be a forgotten schedule. Without data the trainer does not log it."
     )
-    return curve("Learning rate", query(largest("trainer_learning_rate"), "rate"), unit="sci", about=about, absent="not logged")
+    return curve("Learning rate", {"rate": largest("trainer_learning_rate")}, unit="sci", about=about, absent="not logged")
 
 
 def _scale() -> Any:
@@ -124,8 +120,7 @@ def _scale() -> Any:
     )
     panel = curve(
         "Loss scale and skipped steps",
-        query(largest("trainer_loss_scale"), "scale", ref="A"),
-        query(skipped, "skipped", ref="B"),
+        {"scale": largest("trainer_loss_scale"), "skipped": skipped},
         unit="short",
         about=about,
         absent="no loss scale (bf16 or fp32)",
@@ -141,5 +136,5 @@ def _nonfinite() -> Any:
         "Records whose value was NaN or infinite, by field, hidden ones included. Normal: none at all. One bad batch heals; "
         "a row of them never does. Without data no record has been read."
     )
-    panel = curve("Values that are not finite", query(new, "{{field}}"), unit="none", about=about, absent="no records yet")
+    panel = curve("Values that are not finite", {"{{field}}": new}, unit="none", about=about, absent="no records yet")
     return bars(panel).axis_soft_max(1)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from house import Page, bars, curve, fixed, largest, log_scale, option, query, recorded, scraped, with_usual
+from house import Page, curve, fixed, largest, log_scale, option, recorded, scraped
+from shapes import LIMIT, USUAL, bars, on_the_right, with_usual
 
 
 def speed(page: Page) -> None:
@@ -20,8 +21,7 @@ def _throughput() -> Any:
     )
     panel = curve(
         "Throughput",
-        query(largest("trainer_samples_per_second"), "samples/s", ref="A"),
-        query(largest("trainer_tokens_per_second"), "tokens/s", ref="B"),
+        {"samples/s": largest("trainer_samples_per_second"), "tokens/s": largest("trainer_tokens_per_second")},
         unit="short",
         about=about,
         absent="not in the log",
@@ -39,8 +39,7 @@ def _step_time() -> Any:
     )
     panel = curve(
         "Step time",
-        query(largest("trainer_step_duration_seconds"), "as logged", ref="A"),
-        query(largest("trainer_step_duration_baseline_seconds"), "usual", ref="B"),
+        {"as logged": largest("trainer_step_duration_seconds"), "usual": largest("trainer_step_duration_baseline_seconds")},
         unit="s",
         about=about,
         absent="no times in the log",
@@ -58,8 +57,7 @@ def _flops() -> Any:
     )
     panel = curve(
         "FLOPs and utilization",
-        query(f"{largest('trainer_tflops_per_gpu')} * 1e12", "FLOP/s per GPU", ref="A"),
-        query(largest("trainer_mfu_ratio"), "MFU", ref="B"),
+        {"FLOP/s per GPU": f"{largest('trainer_tflops_per_gpu')} * 1e12", "MFU": largest("trainer_mfu_ratio")},
         unit="flops",
         about=about,
         absent="not logged, not derivable",
@@ -84,17 +82,18 @@ def _gaps() -> Any:
     )
     panel = curve(
         "Silence and what is normal",
-        query(f"min by (cluster, run) ({scraped('trainer_progress_age_seconds')})", "since last step", ref="A"),
-        query(gap, "learned gap (p95)", ref="B"),
-        query(limit, "hang", ref="C"),
+        {
+            "since last step": f"min by (cluster, run) ({scraped('trainer_progress_age_seconds')})",
+            "learned gap (p95)": gap,
+            "hang": limit,
+        },
         unit="s",
         about=about,
         absent="no step yet",
     ).scale_distribution(log_scale())
     panel.min(1)
-    dashed = option("custom.lineStyle", {"fill": "dash", "dash": [8, 6]})
-    panel.override_by_name("since last step", [fixed("blue")]).override_by_name("learned gap (p95)", [fixed("#8e9aaf"), dashed])
-    return panel.override_by_name("hang", [fixed("red"), dashed])
+    panel.override_by_name("since last step", [fixed("blue")]).override_by_name("learned gap (p95)", USUAL)
+    return panel.override_by_name("hang", LIMIT)
 
 
 def _steps_made() -> Any:
@@ -104,14 +103,12 @@ def _steps_made() -> Any:
     )
     panel = curve(
         "Steps",
-        query(largest("trainer_step"), "step", ref="A"),
-        query(largest("trainer_target_steps"), "target", ref="B"),
+        {"step": largest("trainer_step"), "target": largest("trainer_target_steps")},
         unit="locale",
         about=about,
         absent="no step yet",
     ).min(0)
-    target = [fixed("#8e9aaf"), option("custom.lineStyle", {"fill": "dash", "dash": [8, 6]})]
-    return panel.override_by_name("target", target)
+    return panel.override_by_name("target", USUAL)
 
 
 def _trouble() -> Any:
@@ -122,7 +119,7 @@ def _trouble() -> Any:
         "Lines that tell of trouble, by kind. Normal: none; a traceback alone also stands in healthy logs. "
         "Every rank may tell the same trouble, so the number matters less than the kind and the time. Without data no log is read."
     )
-    panel = curve("Incidents in the log", query(new, "{{kind}}"), unit="none", about=about, absent="no log is read")
+    panel = curve("Incidents in the log", {"{{kind}}": new}, unit="none", about=about, absent="no log is read")
     return bars(panel).decimals(0)
 
 
@@ -142,15 +139,17 @@ def _save_times() -> Any:
     )
     panel = curve(
         "Time to save",
-        query(largest("trainer_checkpoint_last_duration_seconds"), "last", ref="A"),
-        query(mean, "mean", ref="B"),
-        query(f"{largest('trainer_checkpoint_in_progress_seconds')} > 0", "in progress", ref="C"),
+        {
+            "last": largest("trainer_checkpoint_last_duration_seconds"),
+            "mean": mean,
+            "in progress": f"{largest('trainer_checkpoint_in_progress_seconds')} > 0",
+        },
         unit="s",
         about=about,
         absent="no save timed yet",
     ).min(0)
     panel.override_by_name("last", [fixed("purple"), option("custom.lineInterpolation", "stepAfter")])
-    panel.override_by_name("mean", [fixed("#8e9aaf"), option("custom.lineStyle", {"fill": "dash", "dash": [8, 6]})])
+    panel.override_by_name("mean", USUAL)
     running = [fixed("orange"), option("custom.drawStyle", "points"), option("custom.pointSize", 5), option("custom.showPoints", "always")]
     return panel.override_by_name("in progress", running)
 
@@ -164,13 +163,12 @@ def _unsaved() -> Any:
     )
     panel = curve(
         "Work at risk",
-        query(age, "checkpoint age", ref="A"),
-        query(lost, "lost steps", ref="B"),
+        {"checkpoint age": age, "lost steps": lost},
         unit="s",
         about=about,
         absent="no checkpoint yet",
     ).min(0)
-    right = [option("unit", "locale"), option("custom.axisPlacement", "right"), fixed("red"), option("custom.axisSoftMax", 10)]
+    right = on_the_right("locale", "red", soft_max=10)
     return panel.override_by_name("checkpoint age", [fixed("blue")]).override_by_name("lost steps", right)
 
 
@@ -182,14 +180,14 @@ def _space() -> Any:
     )
     panel = curve(
         "Space to save to",
-        query(avail, "left", ref="A"),
-        query(largest("trainer_checkpoint_filesystem_size_bytes"), "size of the file system", ref="B"),
-        query(largest("trainer_checkpoint_bytes"), "last checkpoint", ref="C"),
+        {
+            "left": avail,
+            "size of the file system": largest("trainer_checkpoint_filesystem_size_bytes"),
+            "last checkpoint": largest("trainer_checkpoint_bytes"),
+        },
         unit="bytes",
         about=about,
         absent="output directory unknown",
     ).min(0)
-    size = [fixed("#8e9aaf"), option("custom.lineStyle", {"fill": "dash", "dash": [8, 6]})]
-    return panel.override_by_name("left", [fixed("green"), option("custom.fillOpacity", 12)]).override_by_name(
-        "size of the file system", size
-    )
+    panel.override_by_name("left", [fixed("green"), option("custom.fillOpacity", 12)])
+    return panel.override_by_name("size of the file system", USUAL)

@@ -27,7 +27,6 @@ from house import (
     board,
     columns,
     label_variable,
-    latest,
     link,
     links,
     of_row,
@@ -76,10 +75,9 @@ def build() -> Dashboard:
 # -- counts
 
 
-def _counts(metric: str, selection: str, groups: dict[str, str]) -> list[Any]:
+def _counts(metric: str, selection: str, groups: dict[str, str]) -> dict[str, str]:
     """How many are in a state, for each group of states."""
-    each = enumerate(groups.items())
-    return [latest(f'sum ({metric}{{{selection},state=~"{states}"}})', name, ref=chr(ord("A") + place)) for place, (name, states) in each]
+    return {name: f'sum ({metric}{{{selection},state=~"{states}"}})' for name, states in groups.items()}
 
 
 def _runs() -> Any:
@@ -89,7 +87,7 @@ def _runs() -> Any:
         "Normal: nearly all training, none hung, none crashed. "
         "Without data no run is published, or the recording rules are not loaded."
     )
-    panel = _large(tile("Runs", *_counts("cluster:runs:count", OURS, groups), unit="none", about=about, absent="?"))
+    panel = _large(tile("Runs", _counts("cluster:runs:count", OURS, groups), unit="none", about=about, absent="?"))
     panel.override_by_name("training", [thresholds((0, SLATE), (1, GREEN))])
     for name in ("hung", "crashed"):
         panel.override_by_name(name, [thresholds((0, SLATE), (1, RED))])
@@ -103,7 +101,7 @@ def _gpus() -> Any:
         "Normal: working and idle only. Without data no GPU is read."
     )
     groups = {"working": "working", "idle": "idle", "spinning": "spinning", "sick": "sick", "lost": "lost|silent"}
-    panel = _large(tile("GPUs", *_counts("cluster:gpus:count", HERE, groups), unit="none", about=about, absent="?"))
+    panel = _large(tile("GPUs", _counts("cluster:gpus:count", HERE, groups), unit="none", about=about, absent="?"))
     panel.override_by_name("working", [thresholds((0, SLATE), (1, GREEN))])
     for name, color in (("spinning", ORANGE), ("sick", PURPLE), ("lost", RED)):
         panel.override_by_name(name, [thresholds((0, SLATE), (1, color))])
@@ -118,9 +116,11 @@ def _fleet() -> Any:
     )
     panel = tile(
         "Fleet",
-        latest(f"sum (cluster:power_watts:sum{{{HERE}}})", "power", ref="A"),
-        latest(f"sum (cluster:flops_per_second:sum{{{HERE}}})", "effective", ref="B"),
-        latest(f"avg (avg_over_time(cluster:goodput_ratio:now{{{HERE}}}[1d]))", "goodput 24 h", ref="C"),
+        {
+            "power": f"sum (cluster:power_watts:sum{{{HERE}}})",
+            "effective": f"sum (cluster:flops_per_second:sum{{{HERE}}})",
+            "goodput 24 h": f"avg (avg_over_time(cluster:goodput_ratio:now{{{HERE}}}[1d]))",
+        },
         unit="watt",
         about=about,
         absent="?",
