@@ -1,8 +1,8 @@
-"""What a wall display costs Prometheus at 1,250 nodes of eight GPUs: ``python tests/bench/wall.py [NODES]``.
+"""What a wall display costs Prometheus at 1,250 nodes of eight GPUs: ``python tests/bench/wall.py [NODES] [INTERVAL]``.
 
 The pages are simulated (fleet.py); Prometheus, its configuration and the rules are the shipped ones. Beside the whole wall stand its two
 panels of GPUs alone, as they are and if nothing were recorded: each recorded name replaced by what the rules say of it. For the rows of
-runs that cannot be tried at this size: at 160 GPUs a refresh of them took half a minute.
+runs that cannot be tried at this size: at 160 GPUs a refresh of them took half a minute. INTERVAL is that of scrapes and rules.
 """
 
 from __future__ import annotations
@@ -131,12 +131,12 @@ def _ask(server: stack.Prometheus, expr: str) -> None:
         sys.exit(f"{error.read().decode()} {expr[:400]}")
 
 
-def main(nodes: int) -> None:
+def main(nodes: int, interval: str) -> None:
     asked = queries()
-    with tempfile.TemporaryDirectory() as folder, watched(nodes, Path(folder)) as server:
+    with tempfile.TemporaryDirectory() as folder, watched(nodes, Path(folder), interval=interval) as server:
         costs = [cost(server, expr) for expr in asked]
         scraped = server.query("count({__name__=~'trainer_.*|gpu_.*|process_.*|DCGM_.*|up'})")[0]["value"][1]
-        sys.stdout.write(f"{nodes} nodes, {nodes * fleet.CARDS} GPUs, {scraped} series scraped\n")
+        sys.stdout.write(f"{nodes} nodes, {nodes * fleet.CARDS} GPUs, {scraped} series scraped every {interval}\n")
         sys.stdout.write(
             f"{len(asked)} queries a refresh, {sum(c.rows for c in costs)} rows, {sum(c.samples for c in costs)} samples read\n"
         )
@@ -157,4 +157,5 @@ def main(nodes: int) -> None:
 
 
 if __name__ == "__main__":
-    main(int(next(iter(sys.argv[1:]), 1250)))
+    given = dict(enumerate(sys.argv))
+    main(int(given.get(1, 1250)), given.get(2, "15s"))
