@@ -12,6 +12,7 @@ WHOLE = {
     "numpy's": ("{'loss': np.float64(0.5), 'epoch': 1.0}", {"loss": "np.float64(0.5)", "epoch": "1.0"}),
     "times of day": ("{'loss': 0.5, 'elapsed_time': '01:20'}", {"loss": "0.5", "elapsed_time": "01:20"}),
     "a list in it": ("{'loss': 0.5, 'betas': [0.9, 0.95], 'epoch': 1.0}", {"loss": "0.5", "epoch": "1.0"}),
+    "a colon in a key": ("{'loss': 0.5, 'rewards/a:b': 1.0}", {"loss": "0.5", "rewards/a:b": "1.0"}),
     "without braces": ("'loss': 0.5, 'epoch': 1.0", {"loss": "0.5", "epoch": "1.0"}),
 }
 # Two ranks write into one stream, and each is interrupted wherever it is.

@@ -11,9 +11,10 @@ from typing import Final
 
 from trainer_exporter.numbers import number
 
-_PAIR: Final = re.compile(r"'([^']+)': ('[^']*'|[-+\w.]+(?:\([^()]*\))?)(?=, '|\}|$)")
+_KEY: Final = r"'([^':]+(?::[^': ][^':]*)*)'"
+_PAIR: Final = re.compile(_KEY + r": ('[^']*'|[-+\w.]+(?:\([^()]*\))?)(?=, '|\}|$)")
 _VALUE: Final = r"""(?:'[^']*'|"[^"]*"|[^\s'"(){}\[\],]+(?:\([^()]*\))?|\[[^\[\]]*\]|\{[^{}]*\}|\([^()]*\))"""
-_WHOLE: Final = re.compile(rf"\{{?'[^']+': {_VALUE}(?:, '[^']+': {_VALUE})*\}}?\s*$")
+_WHOLE: Final = re.compile(rf"\{{?{_KEY}: {_VALUE}(?:, {_KEY}: {_VALUE})*\}}?\s*$")
 _HALF: Final = re.compile(r"': '?-?(?:\.\d|0\d+['.,}])")  # so begins no number that Python prints
 _FIELDS: Final = {
     "loss": "loss",
