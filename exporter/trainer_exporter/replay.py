@@ -27,6 +27,7 @@ from trainer_exporter.sources.pieces import Splitter
 from trainer_exporter.sources.trackers import holder_named, tracker_for, whole
 
 _BLOCK_BYTES: Final = 1 << 20
+_MAX_WAITING: Final = 100_000  # troubles at a file's beginning
 Item = dict[str, Any]
 
 
@@ -56,6 +57,21 @@ def items(stream: Iterable[Chunk], intake: Intake | None = None) -> Iterator[Ite
         yield item(event, intake.format)
 
 
+def _judged(read: Iterable[Item]) -> Iterator[Item]:
+    """Troubles count where a trainer speaks, be it later; in a file without one they are another program's, as the daemon has it."""
+    waiting: list[Item] = []
+    has_spoken = False
+    for each in read:
+        has_spoken = has_spoken or not each.keys() & {"incident", "malformed"}
+        if not has_spoken and len(waiting) < _MAX_WAITING:
+            waiting.append(each)
+            continue
+        yield from waiting
+        waiting.clear()
+        yield each
+    yield from ({**each, "counted": False} if "incident" in each else each for each in waiting)
+
+
 def lines(path: str | Path, formats: Sequence[Format] | None = None, *, trackers: bool = True) -> Iterator[Item]:
     """What the file says, one dictionary an event; an unreadable file is a TrainerExporterError.
 
@@ -81,7 +97,7 @@ class _Reading:
 
     def items(self) -> Iterator[Item]:
         if self.tracker is None:
-            yield from items(chunks(self._shown), self._intake)
+            yield from _judged(items(chunks(self._shown), self._intake))
             return
         try:
             self.tracker.written(self._path)
@@ -135,10 +151,11 @@ def summary(path: str | Path, formats: Sequence[Format] | None = None, *, tracke
     reading = _Reading(path, formats, trackers=trackers)
     by_format: Counter[str] = Counter()
     incidents: Counter[str] = Counter()
+    others: Counter[str] = Counter()
     out: Item = {"records": 0, "records_with_loss": 0, "first_step": None, "last_step": None, "last_loss": None}
     for read in reading.items():
         if "incident" in read:
-            incidents[read["incident"]] += 1
+            (incidents if read.get("counted", True) else others)[read["incident"]] += 1
             continue
         by_format[read["format"]] += 1
         out["records"] += 1
@@ -147,6 +164,7 @@ def summary(path: str | Path, formats: Sequence[Format] | None = None, *, tracke
         **out,
         "formats": dict(by_format),
         "incidents": dict(incidents),
+        "troubles_without_a_trainer": dict(others),
         **reading.counts(),
     }
 
@@ -156,7 +174,7 @@ def text(read: Mapping[str, Any]) -> str:
     head = f"{read['file']}: " if "file" in read else ""
     head += f"{read['line']:>7}  "
     if "incident" in read:
-        return f"{head}incident  {read['incident']}"
+        return f"{head}incident  {read['incident']}{'' if read.get('counted', True) else '  (not counted: no trainer speaks in this file)'}"
     rest = "  ".join(f"{key}={_shown(value)}" for key, value in read.items() if key not in {"file", "line", "format"})
     return f"{head}{read['format']}  {rest}"
 
