@@ -1,144 +1,49 @@
 """Breaks every rule in every small way, one at a time, and names the breaks that no scene notices. Not in the suite: minutes to an hour.
 
-    .venv/bin/python tests/rules/mutate.py [--more] [FAMILY | NAME ...]
+    .venv/bin/python tests/rules/mutate.py [--more] [--fresh] [FAMILY | NAME ...]
 
-FAMILY is a rule file without its ending, NAME an alert or a record; all of them by default. A break is run against the scenes of the alerts
-that are built on the broken rule, with the rules that these need and no others, which is what makes it bearable. Exit status 1: survivors.
+FAMILY is a rule file without its ending, NAME an alert or a record; all of them by default. A break is asked of the scenes built on
+the broken rule, with the rules that these need and no others, until one notices it. What promtool said of the same files before is
+remembered in build/, so that what was stopped goes on where it was, and only what changed is played again. Exit status 1: survivors.
 """
 
 from __future__ import annotations
 
 import argparse
 import copy
+import hashlib
 import json
+import os
 import re
 import subprocess
 import sys
 import tempfile
+import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import yaml
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import test_hangs
+from breaks import Document, Mutant, mutants, name_of
 
 from rulebook import RULES, metrics_in
+from stack import REPOSITORY
 
 TESTS = Path(__file__).parents[1]
 SCENES = sorted([*TESTS.glob("rules/*_test.yml"), *TESTS.glob("*/*_figures.yml")])
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast, where libyaml is
-Document = Mapping[str, Any]
-
-UNTOUCHED = re.compile(r"\"[^\"]*\"|\[[^\]]*\]|\{[^}]*\}|\b(?:by|on|ignoring|without|group_left|group_right)\s*\([^)]*\)|\boffset\s+\w+")
-NUMBER = re.compile(r"(?<![\w:.])(?:\d+(?:\.\d+)?(?:e[+-]?\d+)?)(?![\w:.])")
-COMPARISON = re.compile(r"(?<![=!<>~])(?:>=|<=|==|!=|>|<)(?![=~])")
-FLIPPED = {">": "<", ">=": "<", "<": ">", "<=": ">", "==": "!=", "!=": "=="}
-SWAPPED = {"and": "unless", "unless": "and"}
-MATCHER = re.compile(r"(\w+)\s*(=~|!~|!=|=)\s*\"")
-DENIED = {"=": "!=", "!=": "=", "=~": "!~", "!~": "=~"}
-# With --more: what no threshold is, and what a second source, a missed scrape or another branch would show.
-EXTREMES = {"max by": "min by", "min by": "max by", "max_over_time": "min_over_time", "min_over_time": "max_over_time"}
+REMEMBERED = REPOSITORY / "build" / "mutants" / "verdicts.txt"
 ASKED = re.compile(r'query \(printf "((?:[^"\\]|\\.)*)"')  # of Prometheus, by an annotation
-FACTOR = 1.5
-# Bounds that drop DCGM's marks for "no value", which lie at 2e9 or above and more than a thousandfold over any reading: where in between
-# makes no difference, only whether there is one. The flipped comparison is a bound too low.
-MARKED = re.compile(r"1e\d+|100|200")
 EXPECTATIONS = ("alert_rule_test", "promql_expr_test")
-TINY, TINY_FACTOR = 1e-4, 100.0  # what stands for "no difference" is no threshold that anybody would tune by halves
 
-
-@dataclass(frozen=True)
-class Mutant:
-    """One break of one rule."""
-
-    path: Path
-    rule: str  # the name of the alert or record
-    place: tuple[int, int]  # group and rule within the file
-    what: str
-    field: str  # expr or for
-    text: str
-
-    def __str__(self) -> str:
-        return f"{self.path.stem}: {self.rule}: {self.what}"
-
-
-def name_of(rule: Mapping[str, Any]) -> str:
-    """Of an alert or a record."""
-    return str(rule.get("alert") or rule["record"])
-
-
-def bare(expr: str) -> str:
-    """An expression without comments, on one line."""
-    return " ".join(re.sub(r"#[^\n]*", "", expr).split())
-
-
-def spots(pattern: re.Pattern[str], expr: str) -> Iterator[re.Match[str]]:
-    """Where a pattern stands outside of labels, ranges and strings."""
-    hidden = UNTOUCHED.sub(lambda found: "\0" * len(found[0]), expr)
-    return pattern.finditer(hidden)
-
-
-def replaced(expr: str, found: re.Match[str], by: str, *, group: int = 0) -> tuple[str, str]:
-    """(what was done, in its surroundings; the expression after it)."""
-    start, end = found.span(group)
-    near = expr[max(0, start - 30) : end + 20].strip()
-    return f"{expr[start:end]} -> {by} in ...{near}...", expr[:start] + by + expr[end:]
-
-
-def wrong(value: float) -> tuple[float, float]:
-    """What a threshold is not. Small whole numbers count something: their neighbours."""
-    if value in {1, 2, 3}:
-        return value + 1, value - 1
-    factor = TINY_FACTOR if value < TINY else FACTOR
-    return value * factor, value / factor
-
-
-def broken(expr: str, *, more: bool) -> Iterator[tuple[str, str]]:
-    """Every break of an expression: (what, expression)."""
-    for found in spots(NUMBER, expr):
-        value, before = float(found[0]), expr[: found.start()].rstrip()
-        compared = before.endswith((">", "<", "=", "bool"))
-        if value == 0 or (value == 1 and not compared):
-            continue
-        if before.endswith(("<", "<=")) and MARKED.fullmatch(found[0]) and "DCGM_" in expr:
-            yield replaced(expr, found, "Inf")
-            continue
-        others = wrong(value)
-        yield from (replaced(expr, found, f"{each:.6g}") for each in (others[:1] if value == 1 and before.endswith("==") else others))
-    for found in spots(COMPARISON, expr):
-        yield replaced(expr, found, FLIPPED[found[0]])
-    for found in spots(re.compile(r"\b(?:and|unless)\b"), expr):
-        yield replaced(expr, found, SWAPPED[found[0]])
-    for labels in re.finditer(r"\{[^}]*\}", expr):
-        for found in MATCHER.finditer(expr, *labels.span()):
-            yield replaced(expr, found, DENIED[found[2]], group=2)
-    if more:
-        for found in spots(re.compile(r"\b(?:max by|min by|max_over_time|min_over_time)\b"), expr):
-            yield replaced(expr, found, EXTREMES[found[0]])
-        for found in spots(re.compile(r"\bor\b"), expr):
-            yield replaced(expr, found, "and")
-        for found in re.finditer(r"(?<=\[)\w+(?=\])", expr):
-            yield replaced(expr, found, "15s")
-
-
-def mutants(books: Mapping[Path, Document], wanted: Sequence[str], *, more: bool) -> Iterator[Mutant]:
-    """All breaks of the rules that are asked for."""
-    for path, book in books.items():
-        for group_number, group in enumerate(book["groups"]):
-            for number, rule in enumerate(group["rules"]):
-                name, place = name_of(rule), (group_number, number)
-                if wanted and not {path.stem, name} & set(wanted):
-                    continue
-                shown = f"{name} ({rule['labels']['severity']})" if "alert" in rule else name
-                for what, expr in broken(bare(rule["expr"]), more=more):
-                    yield Mutant(path, shown, place, what, "expr", expr)
-                if rule.get("for", "0s") != "0s":
-                    yield Mutant(path, shown, place, f"for: {rule['for']} dropped", "for", "0s")
+# Breaks that nobody could see, and why. (rule, what) as they are printed; one that no longer exists is an error.
+EQUIVALENT: Mapping[tuple[str, str], str] = {}
 
 
 def needed(names: set[str], books: Mapping[Path, Document]) -> set[str]:
@@ -167,15 +72,56 @@ def loaded_by(path: Path, document: Document) -> list[Path]:
     return [(path.parent / each).resolve() for each in document["rule_files"]]
 
 
+class Promtool:
+    """Whether promtool fails on a scene and its rules. The same files have the same answer, which is never asked for twice."""
+
+    def __init__(self, path: Path, *, fresh: bool) -> None:
+        version = subprocess.run(["promtool", "--version"], capture_output=True, check=True).stdout
+        self._salt = hashlib.sha256(version.splitlines()[0])
+        self._path, self._lock = path, threading.Lock()
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if fresh:
+            path.unlink(missing_ok=True)
+        lines = path.read_text().splitlines() if path.exists() else []
+        self._known = {digest: verdict == "fails" for digest, _, verdict in (line.partition(" ") for line in lines)}
+        self.is_new = not lines
+
+    def known(self, files: Mapping[str, str]) -> bool | None:
+        """What it said before."""
+        return self._known.get(self._digest(files))
+
+    def fails(self, files: Mapping[str, str]) -> bool:
+        """What it says of a folder with scene.yml in it."""
+        before = self.known(files)
+        return self._asked(files) if before is None else before
+
+    def _asked(self, files: Mapping[str, str]) -> bool:
+        with tempfile.TemporaryDirectory(prefix="mutant-") as folder:
+            for name, text in files.items():
+                Path(folder, name).write_text(text)
+            status = subprocess.run(["promtool", "test", "rules", "scene.yml"], cwd=folder, capture_output=True, check=False).returncode
+        if status not in {0, 1}:  # killed, and no answer
+            raise SystemExit(f"promtool ended with {status}")
+        with self._lock, self._path.open("a") as file:
+            file.write(f"{self._digest(files)} {'fails' if status else 'plays'}\n")
+        self._known[self._digest(files)] = status != 0
+        return status != 0
+
+    def _digest(self, files: Mapping[str, str]) -> str:
+        found = self._salt.copy()
+        for name, text in sorted(files.items()):
+            found.update(f"{name}\0{text}\0".encode())
+        return found.hexdigest()[:32]
+
+
 class Scene:
     """One scene of a file, and the rules that it needs."""
 
     def __init__(self, path: Path, document: Document, number: int, books: Mapping[Path, Document]) -> None:
         scene = document["tests"][number]
         self.name = f"{path.stem}, scene {number + 1}"
-        self._files = loaded_by(path, document)
-        self._document = {**document, "rule_files": [each.name for each in self._files], "tests": [scene]}
-        own = {each: books[each] for each in self._files}
+        files = loaded_by(path, document)
+        own = {each: books[each] for each in files}
         exprs = [case["expr"] for case in scene.get("promql_expr_test", ())]
         alerts = {case["alertname"] for case in scene.get("alert_rule_test", ())}
         alerts.update(name for expr in exprs for name in re.findall(r'alertname="(\w+)"', expr))
@@ -183,51 +129,46 @@ class Scene:
         self.given = set().union(*(metrics_in(each["series"]) for each in scene["input_series"]))
         ends = [seconds(case["eval_time"]) for key in EXPECTATIONS for case in scene.get(key, ())]
         self.cost = max(ends) * len(self.rules) * len(scene["input_series"])
-        self._sound: bool | None = None
+        text = json.dumps({**document, "rule_files": [each.name for each in files], "tests": [scene]})
+        self._unbroken = {"scene.yml": text, **{each.name: self._only_needed(book) for each, book in own.items()}}
 
-    def fails(self, books: Mapping[Path, Document]) -> bool:
-        """Whether promtool notices anything."""
-        with tempfile.TemporaryDirectory(prefix="mutant-") as folder:
-            for path in self._files:
-                Path(folder, path.name).write_text(json.dumps(self._only_needed(books[path])))
-            Path(folder, "scene.yml").write_text(json.dumps(self._document))
-            return subprocess.run(["promtool", "test", "rules", "scene.yml"], cwd=folder, capture_output=True, check=False).returncode != 0
+    def files(self, path: Path | None = None, book: Document | None = None) -> Mapping[str, str]:
+        """What promtool reads: with another book in the place of one, or without a break."""
+        return {**self._unbroken, path.name: self._only_needed(book)} if path and book else self._unbroken
 
-    def is_sound(self, books: Mapping[Path, Document]) -> bool:
-        """Whether it plays without any break."""
-        if self._sound is None:
-            self._sound = not self.fails(books)
-        return self._sound
-
-    def _only_needed(self, book: Document) -> Document:
+    def _only_needed(self, book: Document) -> str:
         kept = [{**group, "rules": [rule for rule in group["rules"] if name_of(rule) in self.rules]} for group in book["groups"]]
-        return {"groups": kept}
+        return json.dumps({"groups": kept})
 
 
 class Court:
     """Asks the scenes that concern a mutant: those that caught the last ones of its rule, those that give what it reads, the cheapest."""
 
-    def __init__(self, books: Mapping[Path, Document], scenes: Sequence[Scene]) -> None:
-        self._books, self._scenes = books, scenes
+    def __init__(self, books: Mapping[Path, Document], scenes: Sequence[Scene], promtool: Promtool) -> None:
+        self._books, self._scenes, self._promtool = books, scenes, promtool
         self._caught: dict[str, list[Scene]] = {}
         self.unsound: set[str] = set()
 
     def survives(self, mutant: Mutant) -> bool:
         """Whether no scene that concerns it fails."""
-        changed = copy.deepcopy(dict(self._books))
-        rule = changed[mutant.path]["groups"][mutant.place[0]]["rules"][mutant.place[1]]
+        changed = copy.deepcopy(self._books[mutant.path])
+        rule = changed["groups"][mutant.place[0]]["rules"][mutant.place[1]]
         rule[mutant.field] = mutant.text
         caught = self._caught.setdefault(name_of(rule), [])
-        reads = metrics_in(mutant.text) if mutant.field == "expr" else set()
-        concerned = (scene for scene in self._scenes if name_of(rule) in scene.rules)
-        others = sorted(concerned, key=lambda scene: (not reads & scene.given, scene.cost))
-        for scene in dict.fromkeys([*reversed(caught), *others]):
-            if scene.fails(changed):
-                if scene.is_sound(self._books):
+        for scene in self._in_order(mutant, name_of(rule), [*reversed(caught)], changed):
+            if self._promtool.fails(scene.files(mutant.path, changed)):
+                if not self._promtool.fails(scene.files()):
                     caught.append(scene)
                     return False
                 self.unsound.add(scene.name)
         return True
+
+    def _in_order(self, mutant: Mutant, name: str, caught: Sequence[Scene], changed: Document) -> Sequence[Scene]:
+        reads = metrics_in(mutant.text) if mutant.field == "expr" else set()
+        concerned = [scene for scene in self._scenes if name in scene.rules]
+        others = sorted(concerned, key=lambda scene: (not reads & scene.given, scene.cost))
+        first = [] if self._promtool.is_new else [each for each in concerned if self._promtool.known(each.files(mutant.path, changed))]
+        return list(dict.fromkeys([*first, *caught, *others]))
 
 
 def written(books: Mapping[Path, Document]) -> Iterator[Scene]:
@@ -243,29 +184,84 @@ def hangs(books: Mapping[Path, Document]) -> Iterator[Scene]:
         yield Scene(TESTS / "rules" / f"hang {name}", test_hangs.document(scene, test_hangs.told(scene)), 0, books)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Print the survivors, and how many there were of how many."""
+@dataclass
+class Tally:
+    """What became of the mutants of some rules."""
+
+    mutants: int = 0
+    equivalent: int = 0
+    survivors: list[Mutant] = field(default_factory=list)
+    seconds: float = 0
+
+    def row(self, name: str) -> str:
+        """A line of the table."""
+        killed = self.mutants - self.equivalent - len(self.survivors)
+        return f"{name:16}{self.mutants:>10}{killed:>10}{self.equivalent:>12}{len(self.survivors):>11}{self.seconds:>9.0f}\n"
+
+    def add(self, other: Tally) -> None:
+        """Both together."""
+        self.mutants += other.mutants
+        self.equivalent += other.equivalent
+        self.survivors += other.survivors
+        self.seconds += other.seconds
+
+
+HEAD = f"{'rules':16}{'mutants':>10}{'killed':>10}{'equivalent':>12}{'survivors':>11}{'seconds':>9}\n"
+
+
+def tally(found: Sequence[Mutant], court: Court, jobs: int) -> Tally:
+    """Judge them all."""
+    began = time.monotonic()
+    asked = [mutant for mutant in found if (mutant.rule, mutant.what) not in EQUIVALENT]
+    with ThreadPoolExecutor(jobs) as pool:
+        try:
+            alive = list(pool.map(court.survives, asked))
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+    survivors = [mutant for mutant, is_alive in zip(asked, alive, strict=True) if is_alive]
+    return Tally(len(found), len(found) - len(asked), survivors, time.monotonic() - began)
+
+
+def options(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """What is asked for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("wanted", nargs="*", metavar="FAMILY | NAME")
     parser.add_argument("--more", action="store_true", help="also extremes, or, and ranges")
-    parser.add_argument("--jobs", type=int, default=2)
-    options = parser.parse_args(arguments)
-    books = {path.resolve(): yaml.load(path.read_text(), Loader=LOADER) for path in RULES}
-    found = list(mutants(books, options.wanted, more=options.more))
-    is_about_hangs = any(mutant.path.stem == "suspects" for mutant in found)
-    court = Court(books, [*written(books), *(hangs(books) if is_about_hangs else ())])
-    survivors = 0
-    with ThreadPoolExecutor(options.jobs) as pool:
-        for mutant, alive in zip(found, pool.map(court.survives, found), strict=True):
-            if alive:
-                survivors += 1
-                sys.stdout.write(f"survives: {mutant}\n")
-                sys.stdout.flush()
-    sys.stdout.write(f"{len(found)} mutants, {survivors} survivors\n")
+    parser.add_argument("--fresh", action="store_true", help="forget what was asked before")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 2)
+    return parser.parse_args(arguments)
+
+
+def complaints(court: Court, gone: Sequence[tuple[str, str]]) -> Iterator[str]:
+    """What makes the figures worth nothing."""
     if court.unsound:
-        sys.stdout.write(f"these fail without any break, and were not believed: {'; '.join(sorted(court.unsound))}\n")
-        return 2
-    return 1 if survivors else 0
+        yield f"these fail without any break, and were not believed: {'; '.join(sorted(court.unsound))}"
+    if gone:
+        yield f"said to be equivalent, and not there: {'; '.join(': '.join(each) for each in gone)}"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print a line for each file, then the survivors."""
+    asked = options(arguments)
+    books = {path.resolve(): yaml.load(path.read_text(), Loader=LOADER) for path in RULES}
+    found = list(mutants(books, asked.wanted, more=asked.more))
+    is_about_hangs = any(mutant.path.stem == "suspects" for mutant in found)
+    court = Court(books, [*written(books), *(hangs(books) if is_about_hangs else ())], Promtool(REMEMBERED, fresh=asked.fresh))
+    total = Tally()
+    sys.stdout.write(HEAD)
+    for path in books:
+        part = [mutant for mutant in found if mutant.path == path]
+        if part or not asked.wanted:
+            one = tally(part, court, asked.jobs)
+            sys.stdout.write(one.row(path.stem) + "".join(f"  survives: {mutant}\n" for mutant in one.survivors))
+            sys.stdout.flush()
+            total.add(one)
+    sys.stdout.write(total.row("all"))
+    there = {(mutant.rule, mutant.what) for mutant in mutants(books, (), more=True)}
+    wrong = list(complaints(court, [each for each in EQUIVALENT if each not in there]))
+    sys.stdout.writelines(f"{line}\n" for line in wrong)
+    return 2 if wrong else min(1, len(total.survivors))
 
 
 if __name__ == "__main__":
