@@ -14,7 +14,8 @@ import yaml
 from grafana_foundation_sdk.models.dashboard import ValueMap, ValueMappingResult
 
 SHIPPED = Path(__file__).resolve().parents[2] / "alertmanager"
-RUNBOOK = "https://github.com/trainer-exporter/trainer-exporter/blob/main/alertmanager/runbooks/${__data.fields.alertname}.md"
+# On a column of alert names: its raw value, because that of a field would be the words which the column shows.
+RUNBOOK = "https://github.com/trainer-exporter/trainer-exporter/blob/main/alertmanager/runbooks/${__value.raw}.md"
 
 
 def firing(*matchers: str) -> str:

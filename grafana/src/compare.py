@@ -50,7 +50,9 @@ def _by_step(title: str, *queries: prometheus.Dataquery, unit: str, about: str, 
     panel = dressed(StepChart(), title, unit=unit, about=about, absent=absent).targets(list(queries))
     own_frames = shaped("partitionByValues", fields=["run"], keepFields=False, naming={"asLabels": True})
     hidden = shaped("organize", excludeByName={"Time": True, "cluster": True}, renameByName={"Value #A": "step", "Value #B": "value"})
-    panel.transformations([shaped("merge"), shaped("sortBy", sort=[{"field": "Value #A"}]), hidden, own_frames])
+    # By run in the end, so that each has the color that it has in the curves over time.
+    sorts = [shaped("sortBy", sort=[{"field": field}]) for field in ("Value #A", "run", "cluster")]
+    panel.transformations([shaped("merge"), *sorts, hidden, own_frames])
     panel.show(xymodel.ScatterShow.LINES).line_width(2).legend(legend_below())
     panel.override_by_name("value", [option("displayName", "${__field.labels.run}")])
     return panel.override_by_name("step", [option("unit", "locale"), option("decimals", 0)])

@@ -17,6 +17,7 @@ from house import (
     Page,
     curve,
     events,
+    fixed,
     label_variable,
     link,
     links,
@@ -222,7 +223,10 @@ def _lines() -> Any:
         "trainer prints in a new way. Without data no line has come."
     )
     lines = _rate("trainer_exporter_lines_total", by="result")
-    return curve("What became of the lines", {"{{result}}": lines}, unit="cps", about=about, absent="no line has come").min(0)
+    panel = curve("What became of the lines", {"{{result}}": lines}, unit="suffix:/s", about=about, absent="no line has come").min(0)
+    for result, color in (("parsed", "green"), ("unmatched", "blue"), ("malformed", "orange"), ("incident", "red")):
+        panel.override_by_name(result, [fixed(color)])
+    return panel
 
 
 def _broken() -> Any:

@@ -20,6 +20,7 @@ from grafana_foundation_sdk.models.dashboard import (
     DataSourceRef,
     DataTransformerConfig,
     DynamicConfigValue,
+    FieldColorModeId,
     GridPos,
     SpecialValueMap,
     SpecialValueMatch,
@@ -34,10 +35,12 @@ from grafana_foundation_sdk.models.dashboard import (
 )
 from grafana_foundation_sdk.models.prometheus import PromQueryFormat
 
+# Grounds for letters, which Grafana makes white on all but the brightest: each is dark enough for white, or bright enough for black.
 GREY = "#6e7280"  # nothing is known
-GREEN, YELLOW, RED = "semi-dark-green", "dark-yellow", "semi-dark-red"
+GREEN, YELLOW, ORANGE, RED = "#37872d", "#f2cc0c", "#ffab45", "semi-dark-red"
+BLUE, PURPLE = "semi-dark-blue", "semi-dark-purple"
 SLATE = "#2d3b55"  # a figure that is shown and not judged
-BLUE, PURPLE, ORANGE = "semi-dark-blue", "semi-dark-purple", "semi-dark-orange"
+IDLE = "#4a6494"  # at rest: unlike a gap in a dark picture, which SLATE is not
 ALWAYS = -1e300  # a colour from any value on; only the absence of a value stays grey
 SOURCE = DataSourceRef(type_val="prometheus", uid="${datasource}")
 
@@ -52,13 +55,13 @@ STATES = {  # what run:state:code says, and the rules' verdict in it
     "2": ("training", GREEN),
     "3": ("evaluating", BLUE),
     "4": ("saving", PURPLE),
-    "5": ("ended", SLATE),
+    "5": ("ended", IDLE),
     "6": ("failed", RED),
     "7": ("hung", RED),
     "8": ("crashed", RED),
 }
 GPU_STATES = {  # what gpu:state:code says
-    "0": ("idle", SLATE),
+    "0": ("idle", IDLE),
     "1": ("working", GREEN),
     "2": ("spinning", ORANGE),
     "3": ("sick", PURPLE),
@@ -216,11 +219,12 @@ def dressed(panel: PanelT, title: str, *, unit: str, about: str, absent: str) ->
     return panel.id(identity).title(title).unit(unit).description(about).no_value(absent).datasource(SOURCE)
 
 
-def board(title: str, *queries: prometheus.Dataquery, unit: str, about: str, absent: str, size: int) -> stat.Panel:
-    """A tile for each row of a table, in letters of this size: what hangs on a wall."""
+def board(title: str, *queries: prometheus.Dataquery, unit: str, about: str, absent: str, size: int | None = None) -> stat.Panel:
+    """A tile for each row of a table, in letters of this size, or as large as all of them fit: what hangs on a wall."""
     panel = _painted(title, queries, unit=unit, about=about, absent=absent)
     every_row = common.ReduceDataOptions().values(True).calcs([]).fields("").limit(200)
-    text = common.VizTextDisplayOptions().title_size(size).value_size(size)
+    text = common.VizTextDisplayOptions()
+    text = text.title_size(size).value_size(size) if size else text
     return panel.reduce_options(every_row).text(text).text_mode(looks.BigValueTextMode.VALUE)
 
 
@@ -276,6 +280,8 @@ def timeline(title: str, states: Mapping[str, str], *, unit: str, about: str, ab
     return (
         dressed(statetimeline.Panel(), title, unit=unit, about=about, absent=absent)
         .targets([query(expr, name, ref=ref) for ref, name, expr in lettered(states)])
+        .color_scheme(dashboard.FieldColor().mode(FieldColorModeId.FIXED).fixed_color(GREY))  # by default there is no legend of the words
+        .thresholds(steps())
         .merge_values(True)
         .show_value(looks.VisibilityMode.NEVER)  # cut off where a state is short; the legend has the words
         .row_height(0.8)

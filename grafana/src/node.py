@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from alerts import RUNBOOK, firing, in_words
 from grafana_foundation_sdk.models import common as looks
 from grafana_foundation_sdk.models.dashboard import Dashboard
 from house import (
@@ -81,8 +82,8 @@ def _now(page: Page) -> None:
     for panel in (_states(), _runs(), _hottest(), _power(), _errors(), _exporter()):
         page.add(panel, width=4, height=5)
     page.add(_cards(), width=24, height=11)
-    page.add(_history(), width=14, height=8)
-    page.add(_alerts(), width=10, height=8)
+    page.add(_history(), width=14, height=11)
+    page.add(_alerts(), width=10, height=11)
 
 
 def _states() -> Any:
@@ -247,21 +248,26 @@ def _history() -> Any:
         "A gap: nothing was read then."
     )
     panel = timeline("States", {CARD_NAME: each("gpu:state:code")}, unit="none", about=about, absent="nothing is read")
-    return panel.mappings(words(GPU_STATES)).thresholds(steps())
+    return panel.mappings(words(GPU_STATES))
 
 
 def _alerts() -> Any:
-    firing = of_nodes("ALERTS", 'alertstate="firing"')
-    since = f"{of_nodes('ALERTS_FOR_STATE')} and on (cluster, instance, uuid, alertname, severity) {firing}"
-    some = f"min by (severity, alertname, instance, gpu) ({since}) * 1000"
+    since = f"{of_nodes('ALERTS_FOR_STATE')} and on (cluster, instance, uuid, alertname, severity) {firing()}"
+    told = "on (cluster, run, alertname, severity)"
+    of_runs = f'ALERTS_FOR_STATE{{cluster=~"$cluster",instance=""}} and {told} {firing()} and on (cluster, run) {of_nodes("gpu:run:info")}'
+    some = f"min by (severity, alertname, instance, gpu, run) ({since} or {of_runs}) * 1000"
     nothing = f'label_replace(max (0 * {of_nodes("node:gpu_state:max")}), "alertname", "none", "", "")'
     about = (
-        "Alerts that name a chosen node. Normal: none, which is said. Without data the rules do not know the nodes: they are not "
-        "loaded, or nothing is read."
+        "Alerts that name a chosen node, and those of the runs that it serves. Normal: none, which is said. Without data the rules do not "
+        "know the nodes: they are not loaded, or nothing is read."
     )
     panel = grid("Firing alerts", rows(f"{some} or on () {nothing}", ref="A"), unit="string", about=about, absent="not judged")
     panel.transformations(
-        columns("severity", "alertname", "instance", "gpu", "Value", names={"Value": "since", "instance": "node", "alertname": "alert"})[1:]
+        columns(
+            "severity", "alertname", "run", "instance", "gpu", "Value", names={"Value": "since", "instance": "node", "alertname": "alert"}
+        )[1:]
     )
     panel.override_by_name("since", [option("unit", "dateTimeFromNow"), option("mappings", words({"0": ("–", "transparent")}))])
+    panel.override_by_name("alert", [option("mappings", in_words("summary")), links(link("Runbook", RUNBOOK)), option("custom.width", 300)])
+    panel.override_by_name("gpu", [option("custom.width", 50)])
     return panel.override_by_name("severity", [*painted(SEVERITIES), option("custom.width", 90)])

@@ -149,12 +149,14 @@ def _xid() -> Any:
 
 def _ecc() -> Any:
     about = (
-        "Uncorrected memory errors since the driver was loaded, the worst eight cards. Normal: 0. A step upwards: the card needs a "
+        "Uncorrected memory errors since the driver was loaded, the worst eight cards of those that have some. Normal: none, the line none "
+        "at 0. A step upwards: the card needs a "
         "reset, a row of them a new card. "
         "Without data the card has no error correction, or does not say it."
     )
-    worst = f"topk(8, {each('gpu:ecc_uncorrected_errors:max')})"
-    panel = curve("Uncorrected memory errors", {CARD_NAME: worst}, unit="none", about=about, absent="the cards do not say it")
+    errors = each("gpu:ecc_uncorrected_errors:max")
+    cards = {CARD_NAME: f"topk(8, {errors} > 0)", "none": f"0 * max ({errors})"}
+    panel = curve("Uncorrected memory errors", cards, unit="none", about=about, absent="the cards do not say it")
     return panel.min(0).decimals(0).axis_soft_max(1)
 
 

@@ -16,7 +16,6 @@ from house import (
     ORANGE,
     RED,
     RUN_OF_ROW,
-    SEVERITIES,
     SLATE,
     STATES,
     TAG,
@@ -44,6 +43,7 @@ from oncall_stall import anatomy, reasons
 from shapes import without_place
 
 HERE = 'cluster=~"$cluster"'
+KINDS = {"critical": ("page", RED), "warning": ("ticket", ORANGE)}
 TOLD, OF_A_RUN = 'severity=~"critical|warning"', 'run=~".+"'
 PAGES, TICKETS = causes('severity="critical"'), causes('severity="warning"')
 CAUSES = {
@@ -132,7 +132,7 @@ def _crashed() -> Any:
 def _gpus() -> Any:
     about = "GPUs that are sick, silent or lost. Normal: 0. Without data no GPU is read."
     expr = f'sum (cluster:gpus:count{{{HERE},state=~"sick|silent|lost"}})'
-    return _count("GPUs not well", expr, about=about, color=RED, absent="no GPU is read")
+    return _count("GPUs sick or lost", expr, about=about, color=RED, absent="no GPU is read")
 
 
 def _watch() -> Any:
@@ -167,7 +167,7 @@ def _incidents() -> Any:
     order = ("severity", "Value #A", "run", "instance", "alertname", "cause", "suspect", "reason", "first", "Value #D")
     merge, organize = columns(*order, hidden=("Time", "cluster", "Value #B", "Value #C"), names=names)
     panel.transformations([merge, _where_known("Value #A"), organize])
-    panel.sort_by([common.TableSortByFieldState().display_name("severity").desc(False)]).cell_height(looks.TableCellHeight.MD)
+    panel.sort_by([common.TableSortByFieldState().display_name("kind").desc(False)]).cell_height(looks.TableCellHeight.LG)
     return _dressed(panel)
 
 
@@ -177,7 +177,7 @@ def _where_known(field: str) -> Any:
 
 
 def _dressed(panel: Any) -> Any:
-    panel.override_by_name("severity", [*painted(SEVERITIES), option("custom.width", 80)])
+    panel.override_by_name("severity", [*painted(KINDS), option("displayName", "kind"), option("custom.width", 80)])
     panel.override_by_name("age", [option("unit", "s"), option("decimals", 0), option("custom.width", 80)])
     summary, remedy = (option("mappings", in_words(annotation)) for annotation in ("summary", "remedy"))
     panel.override_by_name("what", [summary, links(link("Runbook", RUNBOOK)), option("custom.width", 330)])
@@ -197,8 +197,8 @@ def _dressed(panel: Any) -> Any:
 
 def _changes(page: Page) -> None:
     page.row("What changed in the last hour?")
-    page.add(_moved(), width=14, height=11)
-    page.add(_news(), width=10, height=11)
+    page.add(_moved(), width=14, height=9)
+    page.add(_news(), width=10, height=9)
 
 
 def _moved() -> Any:
@@ -212,7 +212,7 @@ def _moved() -> Any:
     changed = f"changes({coarse}[1h:15s] @ end()) > 0 unless on (cluster, run) {state} @ end() == 5"
     expr = f"{coarse} and on (cluster, run) ({changed})"
     panel = timeline("Runs that changed", {"{{run}}": expr}, unit="none", about=about, absent="no run changed")
-    return panel.mappings(words(STATES)).thresholds(steps()).time_from("1h")
+    return panel.mappings(words(STATES)).time_from("1h")
 
 
 def _news() -> Any:

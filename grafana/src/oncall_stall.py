@@ -25,7 +25,6 @@ from house import (
     recorded,
     rows,
     scraped,
-    steps,
     timeline,
     words,
 )
@@ -39,6 +38,7 @@ REASONS = {
     "named_by_ras": "NCCL misses it",
     "named_by_flight_recorder": "PyTorch misses it",
     "no_reading": "does not answer",
+    "waits_for_storage": "its node waits for storage",
     "idle_among_spinning": "idles, others spin",
     "throttled_sw_thermal_slowdown": "held down by heat",
     "throttled_hw_thermal_slowdown": "held down by heat",
@@ -96,7 +96,7 @@ def anatomy(page: Page) -> None:
 def _states() -> Any:
     about = "What the run did. Normal: training, with short spells of evaluating and saving. A gap: nothing was published then."
     panel = timeline("Phase", {"{{run}}": largest_recorded("run:state:code")}, unit="none", about=about, absent="no run is chosen")
-    return panel.mappings(words(STATES)).thresholds(steps())
+    return panel.mappings(words(STATES))
 
 
 def _silence() -> Any:

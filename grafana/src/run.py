@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from alerts import RUNBOOK, in_words
 from grafana_foundation_sdk.builders import dashboard
 from grafana_foundation_sdk.models.dashboard import Dashboard, DataTransformerConfig, VariableOption
 from house import (
@@ -15,11 +16,11 @@ from house import (
     BLUE,
     GREEN,
     GREY,
+    IDLE,
     ORANGE,
     PURPLE,
     RED,
     SEVERITIES,
-    SLATE,
     TAG,
     YELLOW,
     Page,
@@ -28,6 +29,8 @@ from house import (
     grid,
     label_variable,
     largest,
+    link,
+    links,
     not_finite,
     of_the_run,
     option,
@@ -37,7 +40,6 @@ from house import (
     rows,
     scope,
     scraped,
-    steps,
     thresholds,
     tile,
     timeline,
@@ -50,9 +52,10 @@ from run_work import checkpoints, progress, speed
 from shapes import NONE_IS_WELL
 
 UID = "trainer-run"
-PHASES = {"starting": YELLOW, "training": GREEN, "evaluating": BLUE, "checkpointing": PURPLE, "ended": SLATE, "failed": RED}
+PHASES = {"starting": YELLOW, "training": GREEN, "evaluating": BLUE, "checkpointing": PURPLE, "ended": IDLE, "failed": RED}
 STANDS = -1000000000  # for the words "stands still" in a tile of figures
 STANDING = {str(STANDS): ("stands still", GREY)}
+SAID = {"checkpointing": "saving"}  # as on the other dashboards
 VERDICTS = {"hung": RED, "crashed": RED}  # what the rules see and the log does not say
 
 
@@ -118,7 +121,7 @@ def _state_number() -> str:
 
 
 def _state_words() -> Any:
-    return words({str(n): (state, color) for n, (state, color) in enumerate((PHASES | VERDICTS).items(), 1)})
+    return words({str(n): (SAID.get(state, state), color) for n, (state, color) in enumerate((PHASES | VERDICTS).items(), 1)})
 
 
 def _state_now() -> Any:
@@ -278,7 +281,7 @@ def _state(page: Page) -> None:
         "A gap: nothing was published then, so nothing is known."
     )
     states = timeline("States", {"state": _state_number()}, unit="none", about=about)
-    page.add(states.mappings(_state_words()).thresholds(steps()), width=11, height=5)
+    page.add(states.mappings(_state_words()), width=11, height=5)
     page.add(suspects(), width=6, height=5)
     page.add(_firing(), width=7, height=5)
 
@@ -301,5 +304,6 @@ def _firing() -> Any:
     organized = DataTransformerConfig(id_val="organize", options=shape)
     panel = grid("Firing alerts", rows(firing, ref="A"), unit="string", about=about, absent="not judged").transformations([organized])
     unless_none = option("mappings", words({"0": ("–", "transparent")}))
-    panel.override_by_name("since", [option("unit", "dateTimeFromNow"), unless_none, option("custom.width", 150)])
+    panel.override_by_name("since", [option("unit", "dateTimeFromNow"), unless_none, option("custom.width", 130)])
+    panel.override_by_name("alert", [option("mappings", in_words("summary")), links(link("Runbook", RUNBOOK))])
     return panel.override_by_name("severity", [*painted(SEVERITIES), option("custom.width", 90)])

@@ -6,7 +6,7 @@ from typing import Any
 
 from grafana_foundation_sdk.models import common as looks
 from house import Page, curve, fixed, largest, log_scale, option, scraped
-from shapes import bars, with_usual
+from shapes import bars, on_the_right, with_usual
 
 
 def learning(page: Page) -> None:
@@ -126,7 +126,8 @@ def _scale() -> Any:
         absent="no loss scale (bf16 or fp32)",
     )
     panel.interval("2m")
-    beside = [option("custom.drawStyle", "bars"), option("custom.fillOpacity", 60), option("custom.axisPlacement", "right"), fixed("red")]
+    bar = [option("custom.drawStyle", "bars"), option("custom.fillOpacity", 60)]
+    beside = [*bar, *on_the_right("none", "red", soft_max=1)]
     return panel.override_by_name("skipped", beside)
 
 

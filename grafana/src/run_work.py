@@ -120,7 +120,7 @@ def _trouble() -> Any:
         "Every rank may tell the same trouble, so the number matters less than the kind and the time. Without data no log is read."
     )
     panel = curve("Incidents in the log", {"{{kind}}": new}, unit="none", about=about, absent="no log is read")
-    return bars(panel).decimals(0)
+    return bars(panel).decimals(0).axis_soft_max(1)
 
 
 def checkpoints(page: Page) -> None:

@@ -16,6 +16,7 @@ from house import (
     BLUE,
     GPU_STATES,
     GREEN,
+    IDLE,
     ORANGE,
     PURPLE,
     RED,
@@ -44,6 +45,7 @@ HERE = 'cluster=~"$cluster"'
 OURS = f'{HERE},team=~"$team"'
 ROWS, NODES, PAGES = 10, 96, 6  # what a screen holds in letters of that size
 DASH, NOTHING = "–", "#6e728038"  # a grey that does not call
+SECOND = option("displayName", "${__cell_1}")  # a tile's name is its row's second column: the first is whole, for links
 UNKNOWN, NOT_FINITE = -1000000000, 1000000000  # stand for a word in a column of figures
 
 
@@ -67,8 +69,8 @@ def build() -> Dashboard:
     page.add(_fleet(), width=8, height=4)
     for panel, width in _board():
         page.add(panel, width=width, height=13)
-    page.add(_pages(), width=11, height=10)
-    page.add(_nodes(), width=13, height=10)
+    page.add(_pages(), width=13, height=10)
+    page.add(_nodes(), width=11, height=10)
     return page.build()
 
 
@@ -81,7 +83,13 @@ def _counts(metric: str, selection: str, groups: dict[str, str]) -> dict[str, st
 
 
 def _runs() -> Any:
-    groups = {"training": "training", "saving": "saving|evaluating", "starting": "starting", "hung": "hung", "crashed": "crashed|failed"}
+    groups = {
+        "training": "training",
+        "saving/eval": "saving|evaluating",
+        "starting": "starting",
+        "hung": "hung",
+        "crashed": "crashed|failed",
+    }
     about = (
         "Runs by what they do, the rules' verdict included; saving includes evaluating, crashed includes failed. "
         "Normal: nearly all training, none hung, none crashed. "
@@ -103,7 +111,7 @@ def _gpus() -> Any:
     groups = {"working": "working", "idle": "idle", "spinning": "spinning", "sick": "sick", "lost": "lost|silent"}
     panel = _large(tile("GPUs", _counts("cluster:gpus:count", HERE, groups), unit="none", about=about, absent="?"))
     panel.override_by_name("working", [thresholds((0, SLATE), (1, GREEN))])
-    for name, color in (("spinning", ORANGE), ("sick", PURPLE), ("lost", RED)):
+    for name, color in (("idle", IDLE), ("spinning", ORANGE), ("sick", PURPLE), ("lost", RED)):
         panel.override_by_name(name, [thresholds((0, SLATE), (1, color))])
     return panel
 
@@ -127,13 +135,13 @@ def _fleet() -> Any:
     )
     panel.override_by_name("effective", [option("unit", "flops"), option("decimals", 0)])
     judged = [option("unit", "percentunit"), option("decimals", 0), thresholds((0, RED), (0.7, ORANGE), (0.9, GREEN))]
-    panel = _large(panel).text(_letters(name=17, value=36))  # "999 PFLOPS" must fit
+    panel = _large(panel).text(_letters(name=20, value=36))  # "999 PFLOPS" must fit
     return panel.decimals(0).override_by_name("goodput 24 h", judged)
 
 
 def _large(panel: Any) -> Any:
     panel.orientation(looks.VizOrientation.VERTICAL)
-    return panel.text(_letters(name=17, value=44))
+    return panel.text(_letters(name=20, value=46))
 
 
 def _letters(*, name: int, value: int) -> Any:
@@ -151,13 +159,22 @@ def _column(title: str, expr: str, *, unit: str, about: str, of: str = "!= 5") -
     """``of``: the states in which the figure says something. A row without it has a dash."""
     shown = f"({expr}) and on (cluster, run) (run:state:code{{{HERE}}} {of})"
     filled = f"{shown} and on (cluster, run) {_worst()} or on (cluster, run) {_worst()} * 0 + {UNKNOWN}"
-    panel = board(title, rows(_worst(), ref="A"), rows(filled, ref="B"), unit=unit, about=about, absent=DASH, size=24)
+    panel = board(title, rows(_cut(_worst()), ref="A"), rows(_cut(filled), ref="B"), unit=unit, about=about, absent=DASH, size=30)
     by_score = [shaped("sortBy", sort=[{"field": "run"}]), shaped("sortBy", sort=[{"field": "Value #A", "desc": True}])]
-    # A tile is named by its row's words: the run's name must be the only one.
-    merge, organize = columns(hidden=("Time", "Value #A", "cluster"))
+    merge, organize = columns("run", "short", hidden=("Time", "Value #A", "cluster"))
     panel.transformations([merge, *by_score, organize]).orientation(looks.VizOrientation.HORIZONTAL)
     panel.mappings(words({str(UNKNOWN): (DASH, NOTHING)}))
-    return panel.override_by_name("Value #B", [links(link("Run", address("trainer-run", "cluster", run=of_row("run"))))])
+    return panel.override_by_name("Value #B", [links(link("Run", address("trainer-run", "cluster", run=of_row("run")))), SECOND])
+
+
+def _cut(expr: str, label: str = "short", *, letters: int = 26) -> str:
+    """With the run's name in this label, as much of it as there is room for."""
+    return f'label_replace(label_replace({expr}, "{label}", "$1", "run", "(.+)"), "{label}", "$1…", "run", "(.{{{letters}}}).+")'
+
+
+def _host(expr: str, label: str, shape: str = "$1") -> str:
+    """With the node's name in this label, without domain and port."""
+    return f'label_replace({expr}, "{label}", "{shape}", "instance", "([a-zA-Z][^.:]*|[^:]+).*")'
 
 
 def _of_run(metric: str) -> str:
@@ -181,7 +198,7 @@ def _board() -> list[tuple[Any, int]]:
     )
     severities = {"0": ("none", SLATE), "1": ("info", BLUE), "2": ("ticket", ORANGE), "3": ("PAGE", RED)}
     alert.mappings(words({**severities, str(UNKNOWN): (DASH, NOTHING)}))
-    return [(state, 6), (alert, 2), *_figures()]
+    return [(state, 8), (alert, 2), *_figures()]
 
 
 def _figures() -> list[tuple[Any, int]]:
@@ -200,10 +217,10 @@ def _figures() -> list[tuple[Any, int]]:
         of="< 5",
     )
     slower = _column(
-        "Tokens/s lost",
+        "Speed lost",
         _of_run("run:throughput_loss_ratio:min"),
         unit="percentunit",
-        about="Throughput lost against the best that this attempt sustained. Normal: a few percent; one bad node costs 5 % and more. "
+        about="Tokens/s lost against the best that this attempt sustained. Normal: a few percent; one bad node costs 5 % and more. "
         "Without data the log tells no times, or the run does not move.",
         of="< 5",
     )
@@ -227,7 +244,7 @@ def _figures() -> list[tuple[Any, int]]:
     left.decimals(1)
     slower.thresholds(steps((ALWAYS, SLATE), (0.05, ORANGE), (0.3, RED)))
     silence.thresholds(steps((0, SLATE), (0.5, ORANGE), (1, RED)))
-    return [(done, 2), (left, 3), (_trend(), 3), (slower, 3), (mfu, 2), (silence, 3)]
+    return [(done, 2), (left, 3), (_trend(), 2), (slower, 2), (mfu, 2), (silence, 3)]
 
 
 def _trend() -> Any:
@@ -247,21 +264,19 @@ def _trend() -> Any:
 
 def _pages() -> Any:
     told = causes('severity="critical"')
-    age = f"time() - ALERTS_FOR_STATE{{{HERE}}} and on (cluster, run, instance, uuid, alertname, severity) ({told})"
-    node = f'label_replace(label_replace({age}, "who", "fleet", "", ""), "who", "$1", "instance", "(.+)")'
-    who = f'label_replace({node}, "who", "$1", "run", "(.+)")'
     quiet = f'label_replace(min by (alertname) ({WATCHDOG} * 0 - 1), "who", "All quiet.", "", "") unless on () ({told})'
     about = (
-        f"What pages now and for how long, the latest first, at most {PAGES}: causes, without the symptoms that they explain. Normal: all "
-        "quiet, in words; this needs the watchdog, which proves that the rules are judged. Without data they are not, and nothing is known."
+        f"What pages now and for how long, the latest first, at most {PAGES}: causes, without the symptoms that they explain, and where a "
+        "run is concerned the node of the GPU that stands apart. Normal: all quiet, in words; this needs the watchdog, which proves that "
+        "the rules are judged. Without data they are not, and nothing is known."
     )
     panel = board(
         "Pages",
-        rows(f"bottomk({PAGES}, min by (who, alertname) ({who})) or {quiet}", ref="A"),
+        rows(f"bottomk({PAGES}, min by (who, alertname) ({_paging(told)})) or {quiet}", ref="A"),
         unit="s",
         about=about,
         absent="nobody judges: are the rules loaded?",
-        size=20,
+        size=24,
     )
     panel.transformations([shaped("sortBy", sort=[{"field": "Value"}]), *columns("who", "alertname")[1:]])
     panel.text_mode(looks.BigValueTextMode.VALUE_AND_NAME).justify_mode(looks.BigValueJustifyMode.AUTO)
@@ -270,8 +285,20 @@ def _pages() -> Any:
     return panel.override_by_name("Value", [links(link("On call", address("trainer-oncall", "cluster")))])
 
 
+def _paging(told: str) -> str:
+    """The age of each page, and in the label "who" its run with the node of the surest suspect, else its node, else the fleet."""
+    key = "cluster, run, instance, uuid, alertname, severity"
+    age = f"time() - ALERTS_FOR_STATE{{{HERE}}} and on ({key}) ({told})"
+    fleet = f'label_replace({age}, "who", "fleet", "", "")'
+    who = _cut(_host(fleet, "who"), "who", letters=20)
+    suspect = f"{_host(f'topk by (cluster, run) (1, run:suspect_gpu{{{HERE}}})', 'at', ' ($1)')} * 0 + 1"
+    pointed = f"{who} * on (cluster, run) group_left (at) ({suspect}) or on ({key}) {who}"
+    return f'label_replace(label_join({pointed}, "who", "", "who", "at"), "who", "$1:", "who", "(.+)")'
+
+
 def _nodes() -> Any:
     worst = f"topk({NODES}, max by (cluster, instance) (node:gpu_state:max{{{HERE}}}))"
+    short = f'label_replace({_host(worst, "short")}, "short", "…$1", "short", ".+(.{{6}})")'  # of one fleet's names the end tells
     about = (
         f"A tile for each node in the color of its worst GPU, at most {NODES}, the worst of them all. "
         "Normal: green where a run is, blue where none. "
@@ -279,14 +306,13 @@ def _nodes() -> Any:
     )
     panel = board(
         "Nodes: green works, blue idles, orange spins, purple is sick, grey is silent, red is lost",
-        rows(worst, ref="A"),
+        rows(short, ref="A"),
         unit="none",
         about=about,
         absent="no GPU is read",
-        size=15,
     )
-    merge, organize = columns(hidden=("Time", "cluster"))
+    merge, organize = columns("instance", "short", hidden=("Time", "cluster"))
     panel.transformations([merge, shaped("sortBy", sort=[{"field": "instance"}]), organize])
     panel.mappings(words(GPU_STATES)).orientation(looks.VizOrientation.AUTO).text_mode(looks.BigValueTextMode.NAME)
     node = address("trainer-node", "cluster", node=of_row("instance"))
-    return panel.override_by_name("Value", [links(link("Node", node))])
+    return panel.override_by_name("Value", [links(link("Node", node)), SECOND])

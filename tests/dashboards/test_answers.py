@@ -15,7 +15,7 @@ from urllib.parse import urlencode
 import pytest
 
 import stack
-from boards import PATHS, Query, built, queries, variables
+from boards import PATHS, Query, built, links, panels, queries, variables
 from scene import HEALTHY, HUNG, KILLED, Scene, scene
 
 pytestmark = pytest.mark.e2e
@@ -106,6 +106,20 @@ def test_two_nodes_that_publish_the_same_run_are_drawn_once(heard: Heard) -> Non
     doubled = {title for title, found in answers.items() if any("instance" in series["metric"] for series in found)}
 
     assert doubled == {title for title in doubled if title.startswith(("GPUs", "Suspects"))}
+
+
+@pytest.mark.parametrize("board", [path.stem for path in PATHS])
+def test_rows_have_what_their_links_take(heard: Heard, board: str) -> None:
+    lacking = []
+
+    for panel in panels(built(board)):
+        its = f"{panel['title']}: "
+        answers = [found for query, found in heard.answers.items() if query.board == board and query.title.startswith(its)]
+        labels = {label for found in answers for series in found for label in series["metric"]}
+        taken = set(re.findall(r"__data\.fields\.(\w+)", " ".join(links(panel))))
+        lacking += [(panel["title"], label) for label in taken - labels]
+
+    assert lacking == []
 
 
 @pytest.mark.parametrize("board", [path.stem for path in PATHS])

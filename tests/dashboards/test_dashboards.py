@@ -9,6 +9,7 @@ import json
 import pkgutil
 import re
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ OF_PROMETHEUS = {"ALERTS", "ALERTS_FOR_STATE", "up"}
 OF_THE_PROCESS = {"process_cpu_seconds_total", "process_open_fds", "process_resident_memory_bytes", "process_start_time_seconds"}
 THROTTLES = {"hw_slowdown", "sw_thermal_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown"}  # told as throttled_...
 OF_ONE_RUN = ["run"]
+GREY = "#6e7280"  # of what is not known
 SCRAPED = re.compile(r"\b(?:trainer|gpu|process|DCGM)_\w+\{[^}]*\}|\bup\{[^}]*\}")
 RECORDED = re.compile(r"(?<![\w$])[a-z]+:[a-z0-9_:]+(?:\{[^}]*\})?|\bALERTS(?:_FOR_STATE)?(?:\{[^}]*\})?")
 
@@ -108,20 +110,24 @@ def test_each_panel_has_a_unit_says_what_is_normal_and_what_absence_means(dashbo
     assert lacking == []
 
 
-def test_a_panel_without_data_is_not_green(dashboard: dict[str, Any]) -> None:
-    green = []
+def test_a_panel_without_data_is_grey(dashboard: dict[str, Any]) -> None:
+    colored = []
 
     for panel in panels(dashboard):
         config = panel["fieldConfig"]
-        colored = [config["defaults"].get("thresholds")]
-        colored += [
-            prop["value"] for override in config.get("overrides", []) for prop in override["properties"] if prop["id"] == "thresholds"
-        ]
-        bases = [steps["steps"][0]["color"] for steps in colored if steps]
-        if any("green" in base for base in bases) or (panel["type"] == "stat" and not bases):
-            green.append(panel["title"])
+        thresholds = [config["defaults"].get("thresholds")]
+        thresholds += [found for _, properties in overrides(panel) if (found := properties.get("thresholds"))]
+        bases = {steps["steps"][0]["color"] for steps in thresholds if steps}
+        if not bases <= {GREY, "transparent"} or (panel["type"] == "stat" and not bases):
+            colored.append(panel["title"])
 
-    assert green == []
+    assert colored == []
+
+
+def overrides(panel: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Of a panel: the columns or series that are dressed, and how."""
+    for override in panel["fieldConfig"].get("overrides", []):
+        yield override["matcher"]["options"], {prop["id"]: prop["value"] for prop in override["properties"]}
 
 
 def test_each_query_is_of_the_chosen_run(of_one_run: dict[str, Any]) -> None:
@@ -205,6 +211,19 @@ def test_each_link_leads_to_one_of_our_dashboards_keeps_the_time_and_fills_in_va
             wrong.append(url)
 
     assert wrong == []
+
+
+def test_what_a_link_takes_from_its_row_is_not_shown_in_other_words(dashboard: dict[str, Any]) -> None:
+    """Grafana fills a link with what a column shows: a run, a node or the name of a runbook must stand there as it is."""
+    replaced = []
+
+    for panel in panels(dashboard):
+        renamed = {new: old for shape in panel.get("transformations", []) for old, new in shape["options"].get("renameByName", {}).items()}
+        worded = {renamed.get(column, column) for column, properties in overrides(panel) if "mappings" in properties}
+        taken = set(re.findall(r"__data\.fields\.(\w+)", " ".join(links(panel))))
+        replaced += [(panel["title"], column) for column in taken & worded]
+
+    assert replaced == []
 
 
 def test_each_reason_and_cause_that_the_rules_give_is_told_in_words() -> None:
