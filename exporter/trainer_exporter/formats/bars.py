@@ -9,9 +9,14 @@ from typing import Final, NamedTuple
 from trainer_exporter.numbers import duration
 
 SIGN: Final = b"%|"
+# The drawing itself, in blocks, #, or what an encoding has made of blocks. Text in it is another process's.
+DRAWING: Final = r"\|[^|A-Za-z<>\[\]=,/]*\|"
+TIME: Final = r"\d+(?::\d\d){1,2}"
+RATE: Final = r"(?:\d+(?:\.\d+)?[kMGT]?|\?)"
 _BAR: Final = re.compile(
-    r"^(?:(?P<title>[^|%]*?): *)? *\d{1,3}%\|[^|]*\| *(?P<done>\d{1,15})/(?P<total>\d{1,15})"
-    r" \[(?P<elapsed>[\d:]+)<(?P<remaining>[\d:]+|\?)(?:, +[^\],]*(?P<unit>it/s|s/it)(?P<postfix>, )?)?"
+    rf"^(?:(?P<title>[^|%]*?): *)? *(?P<percent>\d{{1,3}})%{DRAWING} *(?P<done>\d{{1,15}})/(?P<total>\d{{1,15}})"
+    rf" \[(?P<elapsed>{TIME})<(?P<remaining>{TIME}|\?)(?:, +{RATE} ?(?:(?P<unit>it/s|s/it)|[A-Za-z]+/s|s/[A-Za-z]+))?"
+    r"(?P<postfix>, (?:[^\[\]]|\[[^\[\]]*\])*)?\]"
 )
 
 _PLAIN: Final = re.compile(r" *\d{1,3}%\|[^|]*\| *\d{1,15}/(\d{1,15}) \[[\d:]+<(?:[\d:]+|\?), +[^\],]*(?:it/s|s/it)\]$")
@@ -52,9 +57,16 @@ def news(pieces: Sequence[str]) -> Sequence[str]:
 
 
 def bar(text: str) -> Bar | None:
-    """The bar that a line begins with, if any."""
+    """The bar that a line begins with, if any; None where it is torn, or two have become one."""
     found = _BAR.match(text)
     if found is None:
         return None
-    title, done, total, elapsed, remaining, unit, postfix = found.groups()
+    title, percent, done, total, elapsed, remaining, unit, postfix = found.groups()
+    if not is_share(int(percent), int(done), int(total)):
+        return None
     return Bar(int(done), int(total), elapsed, remaining, is_plain=not title and bool(unit) and not postfix)
+
+
+def is_share(percent: int, done: int, total: int) -> bool:
+    """Whether a bar with this count has this percentage, less than one beside it. Else a digit is another process's."""
+    return abs(percent * total - 100 * done) < total

@@ -11,17 +11,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from trainer_exporter.formats.bars import DRAWING, RATE, TIME, is_share
 from trainer_exporter.model import Record
 from trainer_exporter.numbers import duration, number
 
 _HEAD_CHARACTERS: Final = 300
 _BAR_CHARACTERS: Final = 4096
-_PERCENT: Final = re.compile(r"\d{1,3}%$")
+_PERCENT: Final = re.compile(r"(\d{1,3})%$")
 _BAR: Final = re.compile(
-    r"\|[^|]*\| *(?P<done>\d{1,15})/(?P<total>\d{1,15}|\?) \[(?P<elapsed>[\d:]+)<(?P<remaining>[\d:]+|\?)"
-    r"(?:, *(?P<rate>[\d.]+|\?) ?(?:it/s|s/it|[a-z]+/s|s/[a-z]+))?"
+    rf"{DRAWING} *(?P<done>\d{{1,15}})/(?P<total>\d{{1,15}}|\?) \[(?P<elapsed>{TIME})<(?P<remaining>{TIME}|\?)"
+    rf"(?:, *{RATE} ?(?:it/s|s/it|[a-z]+/s|s/[a-z]+))?"
     r"(?:, (?P<postfix>(?:[^\[\]]|\[[^\[\]]*\])*))?(?P<close>\])?"
 )
+# Of another bar, or half a number; "0.0000" and "nan.0" are none.
+_GLUED: Final = re.compile(r"it/s|s/it|[|<%]|[=:] *[-+]?(?:0\d|\.\d)|\d\.\d*\.|\d\.\d*[A-DF-Za-df-z]|\d[A-Za-z]*[=:].*=")
 _PAIR: Final = re.compile(r"(?P<key>[^=:]+)(?:=|: )(?P<value>\S*)$")
 # Lightning pads what it prints to five characters: ``nan.0``, ``inf.0``, ``-inf.``.
 _PADDED: Final = re.compile(r"([+-]?(?:nan|inf))\.0*$")
@@ -47,20 +50,31 @@ def titled_bar(text: str) -> TitledBar | None:
     found = _BAR.match(text[:_BAR_CHARACTERS], at) if at >= 0 else None
     if found is None:
         return None
+    done, total = int(found["done"]), None if found["total"] == "?" else int(found["total"])
+    percent = _PERCENT.search(text[:at])
+    if total is not None and not (percent and is_share(int(percent[1]), done, total)):
+        return None
     postfix = found["postfix"] or ""
-    pairs = [_PAIR.match(piece.strip()) for piece in postfix.split(", ")]
-    if not found["close"]:
-        pairs.pop()
     return TitledBar(
-        _PERCENT.sub("", text[:at]).strip(" :"),
-        int(found["done"]),
-        None if found["total"] == "?" else int(found["total"]),
+        text[: percent.start() if percent else at].strip(" :"),
+        done,
+        total,
         duration(found["elapsed"]),
         None if found["remaining"] == "?" else duration(found["remaining"]),
         postfix,
-        {pair["key"]: pair["value"] for pair in pairs if pair is not None},
+        _pairs(postfix, is_closed=found["close"] is not None),
         text[found.end() :].strip(),
     )
+
+
+def _pairs(postfix: str, *, is_closed: bool) -> dict[str, str]:
+    """Of a postfix into which another process has written nothing counts."""
+    pieces = postfix.split(", ")
+    if not is_closed:
+        pieces.pop()
+    found = [pair for piece in pieces if (pair := _PAIR.match(piece.strip())) is not None]
+    pairs = {pair["key"]: pair["value"] for pair in found}
+    return {} if len(pairs) < len(found) or any(map(_GLUED.search, pieces)) else pairs
 
 
 def value(text: str) -> float | None:
