@@ -272,9 +272,12 @@ def test_rules_without_input_and_records_without_a_reader_are_left_away(tmp_path
         "alert: Starved, expr: 'c:x > 1'",
         "alert: Absent, expr: 'absent(gpu_x)'",
         "alert: Unnamed, expr: '{uuid=\"a\"}'",
+        "alert: Joined, expr: 'c:x * on (run) group_left () a:x'",
+        "alert: Building, expr: 'a:x and on (run) ALERTS{alertname=\"Fed\"}'",
+        "alert: Foreign, expr: 'of a language | unknown'",
     ).about({"loss"})
 
-    assert [rule.alert or rule.record for rule in book.rules] == ["a:x", "Fed", "Absent", "Unnamed"]
+    assert [rule.alert or rule.record for rule in book.rules] == ["a:x", "Fed", "Absent", "Unnamed", "Building", "Foreign"]
 
 
 def test_a_file_that_is_no_rule_file_is_named(tmp_path: Path) -> None:

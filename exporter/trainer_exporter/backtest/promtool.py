@@ -46,7 +46,7 @@ def pages(
 ) -> list[tuple[float, Labels, Labels]]:
     """(seconds, labels, annotations) of the alerts of these names at these moments, with their templates filled in as for a page."""
     asked = [{"eval_time": f"{seconds:.0f}s", "alertname": alert, "exp_alerts": []} for alert, seconds in sorted(moments)]
-    said = _ask(tapes, rules, {"alert_rule_test": asked}, waiting)
+    said = _ask(tapes, rules, {"alert_rule_test": asked}, waiting, annotated=True)
     starts = list(_CASE.finditer(said))
     ends = [*(case.start() for case in starts[1:]), len(said)]
     return [
@@ -56,7 +56,9 @@ def pages(
     ]
 
 
-def _ask(tapes: Sequence[Tape], rules: Rulebook, questions: Mapping[str, Sequence[Any]], waiting: Waiting) -> str:
+def _ask(
+    tapes: Sequence[Tape], rules: Rulebook, questions: Mapping[str, Sequence[Any]], waiting: Waiting, *, annotated: bool = False
+) -> str:
     """What promtool says to a test with these questions."""
     program = shutil.which("promtool")
     if program is None:
@@ -69,7 +71,7 @@ def _ask(tapes: Sequence[Tape], rules: Rulebook, questions: Mapping[str, Sequenc
         "tests": [test],
     }
     with tempfile.TemporaryDirectory(prefix="trainer-exporter-backtest-") as folder:
-        Path(folder, "rules.yml").write_text(json.dumps(rules.document()))  # JSON is YAML
+        Path(folder, "rules.yml").write_text(json.dumps(rules.document(annotated=annotated)))  # JSON is YAML
         Path(folder, "backtest.yml").write_text(json.dumps(document))
         code, said = _run([program, "test", "rules", "backtest.yml"], folder, waiting)
     if code != 0 and "got:" not in said:
