@@ -75,6 +75,7 @@ def named_rank(rank: int, source: str = "ras") -> Mapping[str, str]:
     return {f'trainer_hang_suspect_info{{instance="node-0", run="{RUN}", rank="{rank}", source="{source}"}}': later("1")}
 
 
+NODE_2 = [place for place in ALL if place[0] == 2]
 NODE_3 = [place for place in ALL if place[0] == 3]
 DISK = {
     f'trainer_checkpoint_filesystem_avail_bytes{{instance="node-0", run="{RUN}"}}': "900000000x60",
@@ -161,10 +162,30 @@ SICK = {
         apart={(0, 0): IDLES}, extra=blocked(1, "nfs"), cause="storage", suspects=suspects([(0, 0)], "idle_among_spinning")
     ),
     "the_loaders_of_one_node_wait_for_a_disk": Scene(
-        then=WAITS, extra=blocked(12, "io", node=2), cause="storage", alerts=frozenset({"TrainingStalled"})
+        then=WAITS,
+        extra=blocked(12, "io", node=2),
+        cause="storage",
+        suspects=suspects(NODE_2, "waits_for_storage"),
+        alerts=frozenset({"TrainingStalled"}),
+    ),
+    "half_of_the_nodes_wait_for_a_file_server": Scene(
+        then=WAITS,
+        extra={**blocked(3, "nfs", node=0), **blocked(3, "nfs", node=1)},
+        cause="storage",
+        alerts=frozenset({"TrainingStalled"}),
+    ),
+    "the_ranks_of_a_node_wait_for_a_file_server_and_the_others_for_them": Scene(
+        apart=dict.fromkeys(NODE_2, IDLES),
+        extra=blocked(8, "nfs", node=2),
+        cause="storage",
+        suspects=suspects(NODE_2, "idle_among_spinning"),
     ),
     "somebody_waits_for_what_may_not_be_read": Scene(
-        then=IDLES, extra=blocked(1, "unknown"), cause="storage", alerts=frozenset({"TrainingStalled"})
+        then=IDLES,
+        extra=blocked(1, "unknown"),
+        cause="storage",
+        suspects=suspects(ALL[:8], "waits_for_storage"),
+        alerts=frozenset({"TrainingStalled"}),
     ),
     "a_process_that_waits_for_the_driver_waits_for_no_disk": Scene(
         apart={(2, 5): IDLES}, extra=blocked(1, "driver", node=2), cause="dead_rank", suspects=suspects([(2, 5)], "idle_among_spinning")
