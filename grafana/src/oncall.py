@@ -13,6 +13,7 @@ from grafana_foundation_sdk.models import common as looks
 from grafana_foundation_sdk.models.dashboard import Dashboard, VariableSort
 from house import (
     GREEN,
+    NODE_OF_ROW,
     ORANGE,
     RED,
     RUN_OF_ROW,
@@ -143,7 +144,8 @@ def _watch() -> Any:
 def _incidents() -> Any:
     about = (
         "What fires, the pages first, without what Alertmanager holds back because something else explains it. Cause, suspect and first "
-        "remedy are those of the page; a click on the alert opens its runbook, on a run or node its dashboard. Normal: all quiet, which is "
+        "remedy are those of the page; a click on the alert opens its runbook, on a run, node or suspect its dashboard. Normal: all quiet, "
+        "which is "
         "said. Without data nobody judges: the rules are not loaded. An empty suspect: no GPU stands apart from the others."
     )
     by = "cluster, run, instance, alertname, severity"
@@ -152,12 +154,13 @@ def _incidents() -> Any:
     quiet = f'label_replace(0 * max ({WATCHDOG}), "alertname", "All quiet", "", "") unless on () ({told})'
     incidents = f'label_replace({age} or {quiet}, "first", "$1", "alertname", "(.+)")'
     causing = f"max by (cluster, run, cause) (run:stall_cause:info{{{HERE}}} and on (cluster, run) run:stalled_seconds:min{{{HERE}}})"
-    suspect = f'label_join(topk by (cluster, run) (1, run:suspect_gpu{{{HERE}}}), "suspect", " GPU ", "instance", "gpu")'
+    surest = f'label_replace(topk by (cluster, run) (1, run:suspect_gpu{{{HERE}}}), "at", "$1", "instance", "(.+)")'
+    suspect = f'label_join({surest}, "suspect", " GPU ", "instance", "gpu")'
     panel = grid(
         "Incidents",
         rows(placed(incidents), ref="A"),
         rows(placed(causing), ref="B"),
-        rows(placed(f"max by (cluster, run, suspect, reason) ({suspect})"), ref="C"),
+        rows(placed(f"max by (cluster, run, suspect, at, reason) ({suspect})"), ref="C"),
         rows(placed(f"count by (cluster, run) ({firing(OF_A_RUN)})"), ref="D"),
         unit="string",
         about=about,
@@ -183,10 +186,11 @@ def _dressed(panel: Any) -> Any:
     panel.override_by_name("what", [summary, links(link("Runbook", RUNBOOK)), option("custom.width", 330)])
     panel.override_by_name("first", [option("displayName", "first remedy"), remedy, WRAPPED])
     panel.override_by_name("run", [links(link("Run", RUN_OF_ROW)), option("custom.width", 160), EMPTY])
-    node = address("trainer-node", cluster=of_row("place"), node=of_row("instance"))
-    panel.override_by_name("node", [links(link("Node", node)), option("custom.width", 80), EMPTY])
+    panel.override_by_name("node", [links(link("Node", NODE_OF_ROW)), option("custom.width", 80), EMPTY])
     panel.override_by_name("cause", [*painted(CAUSES), option("custom.width", 240), EMPTY, UNPAINTED])
-    panel.override_by_name("suspect", [option("custom.width", 120), EMPTY])
+    of_suspect = address("trainer-node", cluster=of_row("place"), node=of_row("at"))
+    panel.override_by_name("suspect", [links(link("Node", of_suspect)), option("custom.width", 120), EMPTY])
+    panel.override_by_name("at", [option("custom.hidden", True)])
     panel.override_by_name("reason", [option("displayName", "because"), option("custom.width", 210), option("mappings", reasons()), EMPTY])
     panel.override_by_name("alerts", [option("unit", "none"), option("custom.width", 60), EMPTY])
     return without_place(panel)
