@@ -180,6 +180,8 @@ def main() -> int:
     options = ("--web.enable-remote-write-receiver", "--query.max-samples=200000000", "--storage.tsdb.retention.time=60d")
     with stack.prometheus(asked.folder, CONFIG, *options) as server:
         number = judge(server, span)
+    # What was written late is not among the values of labels, which variables offer, before the server has been started anew.
+    with stack.prometheus(asked.folder, CONFIG, *options) as server:
         sys.stdout.write(f"{server.url} has {number} recorded series from {span.start} to {span.end}; Ctrl-C ends it\n")
         sys.stdout.flush()
         server.process.wait()
