@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 PROGRAMS := prometheus promtool prometheus-alertmanager amtool gcc
 PACKAGES := prometheus prometheus-alertmanager gcc libc6-dev
 
-.PHONY: help docs demo test check format dashboards test-live test-engines test-scale scale-out truth fuzz fuzz-guided bench mutate manifests dist wheelhouse lock sbom programs clean
+.PHONY: help docs demo test check format dashboards test-live test-delays test-engines test-scale scale-out truth fuzz fuzz-guided bench mutate manifests dist wheelhouse lock sbom programs clean
 
 help: ## say what there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -46,6 +46,9 @@ test-live: $(VENV)/.ready .venv-live/.ready ## train tiny models for real and co
 
 truth: $(VENV)/.ready programs ## precision, recall and delay of every alert on runs whose truth is known
 	$(BIN)/python tests/truth/score.py
+
+test-delays: $(VENV)/.ready programs ## from the line in the log to the page, for each way to break, in real time against what is promised; four minutes
+	$(BIN)/python tests/delays/measure.py
 
 fuzz: $(VENV)/.ready ## the long run of hostile input: a million lines, 100 MB without a line end, every fixture cut at every byte
 	$(BIN)/pytest tests/fuzz/long_run.py
