@@ -40,6 +40,7 @@ REASONS = {
     "no_reading": "does not answer",
     "waits_for_storage": "its node waits for storage",
     "idle_among_spinning": "idles, others spin",
+    "waits_for_storage": "its node waits for storage",
     "throttled_sw_thermal_slowdown": "held down by heat",
     "throttled_hw_thermal_slowdown": "held down by heat",
     "throttled_hw_power_brake_slowdown": "held down for want of power",
