@@ -29,7 +29,6 @@ import yaml
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-import test_hangs
 from breaks import Document, Mutant, mutants, name_of
 
 from rulebook import RULES, metrics_in
@@ -178,12 +177,6 @@ def written(books: Mapping[Path, Document]) -> Iterator[Scene]:
         yield from (Scene(path, document, number, books) for number in range(len(document["tests"])))
 
 
-def hangs(books: Mapping[Path, Document]) -> Iterator[Scene]:
-    """Those of a job of many cards. Dear, so only the rules that they are about are tried with them."""
-    for name, scene in test_hangs.SICK.items():
-        yield Scene(TESTS / "rules" / f"hang {name}", test_hangs.document(scene, test_hangs.told(scene)), 0, books)
-
-
 @dataclass
 class Tally:
     """What became of the mutants of some rules."""
@@ -246,8 +239,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     asked = options(arguments)
     books = {path.resolve(): yaml.load(path.read_text(), Loader=LOADER) for path in RULES}
     found = list(mutants(books, asked.wanted, more=asked.more))
-    is_about_hangs = any(mutant.path.stem == "suspects" for mutant in found)
-    court = Court(books, [*written(books), *(hangs(books) if is_about_hangs else ())], Promtool(REMEMBERED, fresh=asked.fresh))
+    court = Court(books, list(written(books)), Promtool(REMEMBERED, fresh=asked.fresh))
     total = Tally()
     sys.stdout.write(HEAD)
     for path in books:
