@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from trainer_exporter.model import Incident, Phase, Record
 from trainer_exporter.runs import signals
 from trainer_exporter.runs.restarts import SourceState
+from trainer_exporter.runs.rows import Rows, gaps, rank
 from trainer_exporter.runs.series import WINDOWS, FieldSeries
 from trainer_exporter.runs.timeline import Moment
 from trainer_exporter.runs.windows import Gaps
@@ -75,6 +76,10 @@ class Attempt:
         gap = None if self._interrupted else self._gap(moment, source)
         if gap is not None:
             self.gaps.push(gap)
+        self._reach(record, moment, source)
+        return gap
+
+    def _reach(self, record: Record, moment: Moment, source: str) -> None:
         self.step = record.fields.get("step", self.step)
         self.has_progress = True
         self.stage = Phase.TRAINING
@@ -85,7 +90,37 @@ class Attempt:
         self.progress_wall, self.progress_source, self.progress_line = moment.wall, source, record.line
         self._tick = None if moment.tick is None else (source, moment.clock, moment.tick)
         self._interrupted = False
-        return gap
+
+    def can_take(self, rows: Rows, *, source: str) -> bool:
+        """Whether all of these records are progress, and their values are the ones that count."""
+        if not self.has_progress or self._interrupted or self.step is None or rows.steps[0] <= self.step:
+            return False
+        told = ((self.series[name], column) for name, column in rows.columns.items() if name in self.series)
+        return all(series.is_owned_by(source, rows.rank) and column.steps[0] > series.ordinal for series, column in told)
+
+    def progress_all(self, rows: Rows, *, source: str) -> list[float]:
+        """As ``progress`` for each of them; the pauses between them."""
+        first, last = rows.moments[0], rows.moments[-1]
+        if rows.is_live:
+            pauses = gaps(self.progress_wall, [moment.wall for moment in rows.moments])
+        else:
+            is_same_clock = self._tick is not None and self._tick[:2] == (source, first.clock)
+            pauses = gaps(self._tick[2] if is_same_clock and self._tick else None, [moment.tick for moment in rows.moments])
+        self.gaps.extend(pauses)
+        self._reach(rows.last, last, source)
+        return pauses
+
+    def take_all(self, rows: Rows, *, source: str) -> None:
+        """As ``take`` for each of them, where ``can_take`` has said so."""
+        wall = rows.moments[0].wall if rows.is_live else None
+        for name, column in rows.columns.items():
+            series = self.series.get(name)
+            if series is not None:
+                series.extend(column, source, rows.rank, precise=rows.last.precise, wall=wall)
+        said = {name: column.values[-1] for name, column in rows.columns.items()}
+        self.target = said.get("target_steps", self.target)
+        self.remaining_s = said.get("remaining_seconds", self.remaining_s)
+        self.epoch = said.get("epoch", self.epoch)
 
     def _gap(self, moment: Moment, source: str) -> float | None:
         if not self.has_progress:
@@ -124,13 +159,13 @@ class Attempt:
         """Take over the values of a record."""
         fields = record.fields
         step = fields.get("step", state.step)
-        rank = 0 if record.late else 1 + int(state.exact) + int("step" in fields) + 2 * int(record.precise)
+        trust = rank(record, is_exact=state.exact)
         wall = moment.wall if moment.live else None
         for field, value in fields.items():
             series = self.series.get(field)
             if series is None:
                 continue
-            if series.accepts(source, rank, step):
+            if series.accepts(source, trust, step):
                 self._show(series, field, record, step=step, wall=wall)
             elif record.precise:
                 series.correct(step, value)

@@ -7,7 +7,9 @@ the owner has fallen silent, and no step is ever pushed twice.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 
+from trainer_exporter.runs.rows import Column
 from trainer_exporter.runs.windows import Baseline, Latch, StepWindow
 
 WINDOWS = (100, 1000)
@@ -57,6 +59,37 @@ class FieldSeries:
         if step is not None and step == self._ordinal and not self._is_precise:
             self.value, self._is_precise = value, True
 
+    def is_owned_by(self, source: str, rank: int) -> bool:
+        """Whether a record of this source counts, however far others are."""
+        return source == self._owner or rank > self._owner_rank
+
+    @property
+    def ordinal(self) -> float:
+        """The step of the last value."""
+        return self._ordinal
+
+    def extend(self, column: Column, source: str, rank: int, *, precise: bool, wall: float | None) -> None:
+        """Take in finite values of steps that rise, the first beyond all before, from the source that owns the field or may."""
+        self._own(source, rank)
+        steps, values = column
+        self.show(steps[-1], values[-1], precise=precise)
+        most = max(values)
+        self.highest = most if self.highest is None else max(self.highest, most)
+        if self._baseline is not None:
+            self._hold_all(self._baseline, values, wall=wall)
+        if self.window is not None:
+            self.window.extend(steps, values)
+
+    def _hold_all(self, baseline: Baseline, values: Sequence[float], *, wall: float | None) -> None:
+        medians = baseline.extend(values)
+        news = values if wall is not None else values[-SUSTAINED_RECORDS:]  # of history only what is newest shows
+        for usual, value in zip(medians[len(values) - len(news) : -1], news, strict=True):
+            self._against(usual, value, wall=wall)
+        known = [usual for usual in medians[1:] if usual is not None]
+        if known:
+            least = min(known)
+            self.lowest_baseline = least if self.lowest_baseline is None else min(self.lowest_baseline, least)
+
     def show(self, step: float | None, value: float, *, precise: bool = False) -> None:
         """Make this the last value, whatever it is."""
         self.value, self._is_precise = value, precise
@@ -72,17 +105,19 @@ class FieldSeries:
             self.window.push(self._ordinal, value)
 
     def _hold_against(self, baseline: Baseline, value: float, *, wall: float | None) -> None:
-        usual = baseline.median
+        self._against(baseline.median, value, wall=wall)
+        baseline.push(value)
+        now = baseline.median
+        if now is not None and (self.lowest_baseline is None or now < self.lowest_baseline):
+            self.lowest_baseline = now
+
+    def _against(self, usual: float | None, value: float, *, wall: float | None) -> None:
         if usual is not None:
             ratio = value / max(usual, BASELINE_FLOOR)
             self._spikes.push(wall, ratio)
             self._ratios.append(ratio)
         if len(self._ratios) == SUSTAINED_RECORDS:
             self._sustained.push(wall, min(self._ratios))
-        baseline.push(value)
-        now = baseline.median
-        if now is not None and (self.lowest_baseline is None or now < self.lowest_baseline):
-            self.lowest_baseline = now
 
     def baseline(self) -> float | None:
         """Median of the last 100 records, from 20 on: what the next record will be held against."""

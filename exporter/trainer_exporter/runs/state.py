@@ -15,7 +15,8 @@ from trainer_exporter.model import CONSTANT_FIELDS, Checkpoint, Incident, Phase,
 from trainer_exporter.runs import signals
 from trainer_exporter.runs.attempt import SPIKING, Attempt
 from trainer_exporter.runs.flops import efficiency, logged_shape
-from trainer_exporter.runs.restarts import TOTALS, SourceState
+from trainer_exporter.runs.restarts import SourceState, per_step, step_duration, tokens_per_second
+from trainer_exporter.runs.rows import Placed, Rows, parts, rows
 from trainer_exporter.runs.saving import Saves
 from trainer_exporter.runs.series import Streaks
 from trainer_exporter.runs.timeline import Moment
@@ -82,6 +83,18 @@ class RunState:
         else:
             self._formats.add(format_name)
             self._fold_record(event, moment, source)
+
+    def fold_all(self, events: Sequence[Placed], *, source: str, format_name: str = "") -> None:
+        """As ``fold`` for each of them."""
+        for part in parts(events):
+            self.fold(*part[0], source=source, format_name=format_name)
+            rest = part[1:]
+            told = rows(rest)
+            if told is not None and self._can_take(told, source):
+                self._fold_rows(told, source)
+            else:
+                for event, moment in rest:
+                    self.fold(event, moment, source=source, format_name=format_name)
 
     def fold_checkpoint(self, news: Checkpoint) -> None:
         """Take in what the directory of checkpoints says."""
@@ -197,6 +210,30 @@ class RunState:
         if record.closes and not self._is_behind(moment):
             self.attempt.closed = True
 
+    def _can_take(self, told: Rows, name: str) -> bool:
+        """Whether these records change figures alone: all of them are progress of this attempt, and known to be."""
+        started, before = self.attempt.started_wall, self._source(name).step
+        is_past = started is not None and any(wall < started for wall in told.walls)
+        is_ahead = before is None or told.steps[0] > before
+        return is_ahead and not is_past and self._step_before_restart is None and self.attempt.can_take(told, source=name)
+
+    def _fold_rows(self, told: Rows, name: str) -> None:
+        source, walls, columns = self._source(name), told.walls, told.columns
+        self.touched_wall = max((self.touched_wall, *walls))
+        self._constants.update({key: columns[key].values[-1] for key in CONSTANT_FIELDS & columns.keys()})
+        source.advance_all(told)
+        source.measure_all(told)
+        if "skipped_steps" in columns:
+            self._skipped = (self._skipped or 0) + sum(map(round, columns["skipped_steps"].values))
+        for gap in self.attempt.progress_all(told, source=name):
+            self._goodput.productive(gap)
+        self.saves.progressed()
+        for wall in (*walls[:1], *walls[-1:]):
+            self._goodput.seen(wall)
+        self.attempt.take_all(told, source=name)
+        for field in self._streaks.keys() & columns.keys():
+            self._streaks[field].finite(name)
+
     def _is_past(self, moment: Moment) -> bool:
         """Whether it happened in an earlier attempt: a source that is read later than the others tells of those first."""
         started = self.attempt.started_wall
@@ -226,17 +263,8 @@ class RunState:
     def _measure(self, source: SourceState, record: Record, moment: Moment) -> None:
         fields = record.fields
         source.advance(record)
-        if record.late and moment.clock == "arrival":
-            moment = moment._replace(tick=None)  # when it was told says nothing about when it happened
-        if "step_duration_seconds" in fields:
-            source.step_times.logged(fields["step_duration_seconds"])
-        elif "step" in fields and moment.tick is not None:
-            source.step_times.seen(moment.tick, fields["step"])
-        for total in TOTALS:
-            if total in fields and "step" in fields:
-                source.per_step[total].seen(fields["step"], fields[total])
-        if "total_tokens" in fields and moment.tick is not None:
-            source.token_times.seen(moment.tick, fields["total_tokens"])
+        # When a late record was told says nothing about when it happened.
+        source.measure(fields, None if record.late and moment.clock == "arrival" else moment.tick)
         if "skipped_steps" in fields:
             self._skipped = (self._skipped or 0) + round(fields["skipped_steps"])
 
@@ -309,32 +337,18 @@ class RunState:
         self._incident_wall[incident.kind] = max(wall, self._incident_wall.get(incident.kind, 0.0))
         self.attempt.fail(incident, wall)
 
-    def _step_duration(self) -> tuple[float | None, float | None]:
-        """(median, best) seconds a step, of the source whose steps can be trusted most."""
-        told = [source for source in self._sources.values() if source.step_times.median() is not None]
-        if not told:
-            return None, None
-        times = max(told, key=lambda source: source.exact).step_times
-        return times.median(), times.best
-
-    def _tokens_per_second(self) -> float | None:
-        medians = (source.token_times.median() for source in self._sources.values())
-        return next((1.0 / seconds for seconds in medians if seconds), None)
-
-    def _per_step(self) -> dict[str, float | None]:
-        """What a step adds to each total, as the source tells whose steps can be trusted most."""
-        amounts: dict[str, float | None] = {}
-        for source in sorted(self._sources.values(), key=lambda source: source.exact):
-            amounts.update({total: amount for total in TOTALS if (amount := source.per_step[total].median()) is not None})
-        return amounts
-
     def _rates(self, figures: Mapping[str, float | None], step_duration: float | None) -> dict[str, float | None]:
         """Throughput and efficiency; what the configuration says is believed before the log."""
         workload = self._workload
         said = {"global_batch_size": workload.global_batch_size, "sequence_length": workload.sequence_length}
         constants = {**self._constants, **{name: float(value) for name, value in said.items() if value is not None}}
+        sources = self._sources.values()
         rates = signals.throughput(
-            figures, constants, step_duration=step_duration, per_step=self._per_step(), tokens_per_second=self._tokens_per_second()
+            figures,
+            constants,
+            step_duration=step_duration,
+            per_step=per_step(sources),
+            tokens_per_second=tokens_per_second(sources),
         )
         samples, tokens = rates["samples_per_second"], rates["tokens_per_second"]
         length = constants.get("sequence_length") or (tokens / samples if samples and tokens else None)
@@ -355,7 +369,7 @@ class RunState:
 
     def _gauges(self, now: float) -> dict[str, float]:
         attempt = self.attempt
-        duration, best = self._step_duration()
+        duration, best = step_duration(self._sources.values())
         figures: dict[str, float | None] = {name: series.value for name, series in attempt.series.items()}
         figures |= self._rates(figures, duration)
         figures |= signals.progress(attempt.step, attempt.target, step_duration=duration, logged_remaining=attempt.remaining_s)

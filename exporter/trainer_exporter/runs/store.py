@@ -7,15 +7,15 @@ and failed runs leave after their grace).
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
 from trainer_exporter.clock import Clock
 from trainer_exporter.health import Health
-from trainer_exporter.model import Checkpoint, Incident, Phase, Record, RunSnapshot, Workload
+from trainer_exporter.model import Checkpoint, Phase, RunSnapshot, Workload
+from trainer_exporter.runs.rows import Placed
 from trainer_exporter.runs.state import RunState, StateSettings
-from trainer_exporter.runs.timeline import Moment
 
 REFRESH_S = 5.0  # figures that change with time alone (latches, phases) are derived anew at least so often
 
@@ -47,14 +47,13 @@ class Store:
         self._published_mono = clock.mono()  # when the last of them were derived anew
         self._published: tuple[RunSnapshot, ...] = ()
 
-    def fold(self, run: str, events: Iterable[tuple[Record | Incident, Moment]], *, source: str, format_name: str) -> bool:
+    def fold(self, run: str, events: Sequence[Placed], *, source: str, format_name: str) -> bool:
         """Take in what one source says of a run; False where the run was not known, so that somebody has to describe it."""
         with self._lock:
             was_known = run in self._states
             state = self._state(run, create=True)
             if state is not None:
-                for event, moment in events:
-                    state.fold(event, moment, source=source, format_name=format_name)
+                state.fold_all(events, source=source, format_name=format_name)
             return was_known
 
     def fold_checkpoints(self, run: str, news: Sequence[Checkpoint]) -> None:

@@ -1,0 +1,133 @@
+"""Many ordinary records of one source in one go, as columns: what a backlog or a burst is made of.
+
+Each figure of a run that such records change depends on one field, or on the step and one field. So their order matters within a field
+alone, and a field is taken in as a whole. What is not ordinary is folded one by one; either way the run is the same afterwards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from math import isfinite
+from typing import Final, NamedTuple
+
+from trainer_exporter.model import Incident, Record
+from trainer_exporter.runs.timeline import Moment
+
+Placed = tuple[Record | Incident, Moment]
+
+FEWEST: Final = 8  # records for which columns are worth their making
+
+
+class Column(NamedTuple):
+    """The values of one field, and the steps at which they stood."""
+
+    steps: list[float]
+    values: list[float]
+
+
+class Rows(NamedTuple):
+    """Records that say nothing but finite values of rising steps, all placed in time in the same way."""
+
+    steps: Sequence[float]
+    columns: dict[str, Column]
+    moments: Sequence[Moment]
+    last: Record
+
+    @property
+    def is_live(self) -> bool:
+        return self.moments[0].live
+
+    @property
+    def walls(self) -> list[float]:
+        """Published times, as far as they are known."""
+        return [moment.wall for moment in self.moments if moment.wall is not None]
+
+    @property
+    def rank(self) -> int:
+        """How far these records are to be trusted, beside those of other sources."""
+        return rank(self.last, is_exact=self.last.step_exact)
+
+
+def rank(record: Record, *, is_exact: bool) -> int:
+    """How far a record is to be trusted, beside those of other sources; ``is_exact``: so are the steps of its source."""
+    return 0 if record.late else 1 + int(is_exact) + int("step" in record.fields) + 2 * int(record.precise)
+
+
+def parts(events: Sequence[Placed]) -> Iterator[Sequence[Placed]]:
+    """The events cut where one follows that is not ordinary, or not of the same kind; in order, and none is left out."""
+    begin = 0
+    before: Record | None = None
+    where: Moment | None = None
+    for at, (event, moment) in enumerate(events):
+        if not isinstance(event, Record) or not is_ordinary(event):
+            before = None
+        elif before is None or where is None or not (_goes_on(before, event) and _is_alike(where, moment)):
+            before, where = event, moment
+        else:
+            before = event
+            continue
+        if at > begin:
+            yield events[begin:at]
+        begin = at
+    if events:
+        yield events[begin:]
+
+
+def is_ordinary(record: Record) -> bool:
+    """Whether it says nothing but values of a step."""
+    fields = record.fields
+    return "step" in fields and not (
+        record.metrics
+        or record.phase
+        or record.checkpoint
+        or record.facts
+        or record.hidden_nonfinite
+        or record.late
+        or record.starts
+        or record.closes
+        or "eval_loss" in fields
+    )
+
+
+def _goes_on(before: Record, record: Record) -> bool:
+    is_alike = record.step_exact == before.step_exact and record.precise == before.precise
+    return is_alike and record.fields["step"] > before.fields["step"]
+
+
+def _is_alike(where: Moment, moment: Moment) -> bool:
+    return moment.live == where.live and moment.clock == where.clock and (moment.wall == where.wall or not moment.live)
+
+
+def rows(events: Sequence[Placed]) -> Rows | None:
+    """The columns of one part; None where a value is not finite, or where so few are not worth it."""
+    if len(events) < FEWEST:
+        return None
+    records = [event for event, _ in events if isinstance(event, Record)]
+    found = _columns(records)
+    steps = found.pop("step").values
+    if len(records) < len(events) or not all(isfinite(sum(column.values)) for column in found.values()):
+        return None
+    return Rows(steps, found, [moment for _, moment in events], records[-1])
+
+
+def _columns(records: Sequence[Record]) -> dict[str, Column]:
+    keys = records[0].fields.keys()
+    if all(record.fields.keys() == keys for record in records):
+        steps = [record.fields["step"] for record in records]
+        return {name: Column(steps, [record.fields[name] for record in records]) for name in keys}
+    found: dict[str, Column] = {}
+    for record in records:
+        step = record.fields["step"]
+        for name, value in record.fields.items():
+            column = found.get(name)
+            if column is None:
+                column = found[name] = Column([], [])
+            column.steps.append(step)
+            column.values.append(value)
+    return found
+
+
+def gaps(before: float | None, times: Sequence[float | None]) -> list[float]:
+    """What lies between neighbours, where both are known and time has gone on."""
+    return [now - last for last, now in pairwise((before, *times)) if last is not None and now is not None and now > last]
