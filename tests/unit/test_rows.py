@@ -29,6 +29,7 @@ ORDINARY = (
     "global_batch_size",
 )
 NUMBERS = st.floats(0.0, 1e6, width=32)
+BATCHES = st.sampled_from((*(64.0,) * 30, 128.0))  # it changes now and then
 ODD = st.sampled_from((math.nan, math.inf, 0.0, -1.0))
 
 
@@ -50,7 +51,7 @@ def logs(draw: st.DrawFn) -> list[Placed]:
             step += draw(st.sampled_from((1.0, 1.0, 10.0)))
             tick = None if clock == "" else wall + step
             moment = Moment(wall if live or clock == "stamp" else None, live, tick, clock)  # type: ignore[arg-type]
-            fields = {name: draw(NUMBERS) for name in usual}
+            fields = {name: draw(BATCHES if name == "global_batch_size" else NUMBERS) for name in usual}
             events.append((Record(len(events), {"step": step, **fields}, step_exact=draw(st.booleans()) or live), moment))
         events.append((draw(between(len(events), step)), Moment(wall, live, wall, "stamp")))
         step = draw(st.sampled_from((step, step, step, 5.0)))

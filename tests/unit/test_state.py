@@ -466,6 +466,18 @@ def test_throughput_comes_from_differences(story: Story) -> None:
     assert story.seen.gauges["tokens_per_second"] == pytest.approx(4096.0)
 
 
+@pytest.mark.parametrize(("batch", "expected"), [(64, 1.0), (128, 2.0)], ids=["the_same_work_takes_longer", "twice_the_work"])
+def test_a_step_is_measured_against_the_best_with_as_much_work(story: Story, batch: int, expected: float) -> None:
+    for number in range(1, 30):
+        story.record(step=number, step_duration_seconds=1.0, global_batch_size=64)
+
+    for number in range(30, 60):
+        story.record(step=number, step_duration_seconds=2.0, global_batch_size=batch)
+
+    assert story.seen.gauges["step_duration_seconds"] == 2.0
+    assert story.seen.gauges["step_duration_baseline_seconds"] == expected
+
+
 def test_a_run_without_any_step_still_shows_its_loss_and_its_progress(story: Story) -> None:
     for _ in range(30):
         story.record(loss=2.0, epoch=0.5)

@@ -142,6 +142,19 @@ def test_a_save_does_not_count_as_step_time() -> None:
     assert times.best == 10.0
 
 
+def test_what_was_quick_for_less_work_is_no_measure_for_more() -> None:
+    times = StepTimes()
+    for _ in range(20):
+        times.logged(1.0)
+
+    times.other_work()
+
+    assert times.best is None
+    for _ in range(20):
+        times.logged(2.0)
+    assert (times.median(), times.best) == (2.0, 2.0)
+
+
 def test_step_times_of_two_moments_are_better_than_none() -> None:
     times = StepTimes()
     times.seen(0.0, 1.0)

@@ -41,7 +41,7 @@ _PLAIN = (
     ),
     _gauge("mfu_ratio", "Model FLOPs utilization: logged, else TFLOPS per GPU / the card's dense peak for the data type."),
     _gauge("step_duration_seconds", "Time a step takes: median over the recent window, saves and evaluations excluded."),
-    _gauge("step_duration_baseline_seconds", "Best sustained median of the step duration in this attempt."),
+    _gauge("step_duration_baseline_seconds", "Best sustained median of the step duration in this attempt, with as much work a step as now."),
     _gauge("loss_baseline", "Median loss of the previous 100 records, from 20 on."),
     _gauge("loss_baseline_min", "Lowest loss baseline of the present attempt: the best level that the loss has held."),
     _gauge(

@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from itertools import pairwise
 
 from trainer_exporter.model import Record
-from trainer_exporter.runs.rows import Column, Rows
+from trainer_exporter.runs.rows import WORK, Column, Rows
 from trainer_exporter.runs.windows import PerStep, StepTimes
 
 LAG_FACTOR = 3  # a step may fall behind by so many usual increments before it must be a restart
@@ -30,6 +30,7 @@ class SourceState:
         self.step_times = StepTimes()
         self.token_times = StepTimes()
         self.per_step = {total: PerStep() for total in TOTALS}
+        self._work: dict[str, float] = {}
         self._elapsed: float | None = None
         self._behind = 0
         self._increments: deque[float] = deque(maxlen=INCREMENTS)
@@ -90,6 +91,7 @@ class SourceState:
     def measure(self, fields: Mapping[str, float], tick: float | None) -> None:
         """Durations and rates from one record; ``tick`` is its moment, None where that says nothing."""
         step = fields.get("step")
+        self._notice_work(fields)
         if "step_duration_seconds" in fields:
             self.step_times.logged(fields["step_duration_seconds"])
         elif step is not None and tick is not None:
@@ -101,7 +103,8 @@ class SourceState:
             self.token_times.seen(tick, fields["total_tokens"])
 
     def measure_all(self, rows: Rows) -> None:
-        """As ``measure`` for each of them."""
+        """As ``measure`` for each of them; their work is the same."""
+        self._notice_work(rows.last.fields)
         ticks = [moment.tick for moment in rows.moments]
         durations = rows.columns.get("step_duration_seconds", NONE)
         if len(durations.values) == len(rows.steps):
@@ -124,6 +127,12 @@ class SourceState:
                 self.step_times.logged(durations[step])
             elif tick is not None:
                 self.step_times.seen(tick, step)
+
+    def _notice_work(self, fields: Mapping[str, float]) -> None:
+        told = {name: fields[name] for name in WORK if name in fields}
+        if any(self._work.get(name, value) != value for name, value in told.items()):
+            self.step_times.other_work()
+        self._work |= told
 
 
 def step_duration(sources: Collection[SourceState]) -> tuple[float | None, float | None]:

@@ -16,6 +16,7 @@ from trainer_exporter.runs.timeline import Moment
 
 Placed = tuple[Record | Incident, Moment]
 
+WORK: Final = ("global_batch_size", "sequence_length")  # of a step; some trainers begin with little of it and add to it by plan
 FEWEST: Final = 8  # records for which columns are worth their making
 
 
@@ -92,7 +93,8 @@ def is_ordinary(record: Record) -> bool:
 
 def _goes_on(before: Record, record: Record) -> bool:
     is_alike = record.step_exact == before.step_exact and record.precise == before.precise
-    return is_alike and record.fields["step"] > before.fields["step"]
+    told, known = record.fields, before.fields
+    return is_alike and told["step"] > known["step"] and all(told.get(name) == known.get(name) for name in WORK)
 
 
 def _is_alike(where: Moment, moment: Moment) -> bool:

@@ -215,6 +215,11 @@ class StepTimes:
             self._anchor = (clock, step)
             self.logged(seconds / steps)
 
+    def other_work(self) -> None:
+        """From now on a step does more or less than before, so what was quick for it is no measure any more."""
+        self._durations.clear()
+        self.best = None
+
     def interrupt(self) -> None:
         """Forget the open span: a save or an evaluation lies in it."""
         self._anchor = self._newest = None
