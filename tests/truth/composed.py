@@ -22,6 +22,7 @@ class Scene:
     target: int = 4000
     now: datetime = START
     step: int = 0
+    samples: float = 0.0
     lines: list[str] = field(default_factory=list)
     gpus: list[str] = field(default_factory=list)
     dice: random.Random = field(default_factory=lambda: random.Random(7))
@@ -40,23 +41,27 @@ class Scene:
         self.lines.append(f"[{self.now:%Y-%m-%d %H:%M:%S}] {text}")
 
     def start(self) -> None:
-        """What stands above the first iteration."""
+        """What stands above the first iteration, as a launcher stamps it."""
+        self.note("------------------------ arguments ------------------------")
+        self.note(f"  train_iters ..................................... {self.target}")
+        self.note("-------------------- end of arguments ---------------------")
         self.note("training ...")
-        self.note(f"setting training iterations to {self.target}")
 
     def train(self, records: int, *, loss: Curve, every_s: float = 20.0, of: int = 10, **more: Curve | float) -> None:
         """``records`` lines, ``of`` iterations each; the curves are asked by iteration."""
         for _ in range(records):
             self.step += of
             self.wait(every_s * self.dice.uniform(0.97, 1.03))
-            figures = {"norm": self.dice.gauss(1.0, 0.08), "rate": self._rate(), "scale": 65536.0, "skipped": 0.0}
+            figures = {"norm": self.dice.gauss(1.0, 0.08), "rate": self._rate(), "scale": 65536.0, "skipped": 0.0, "batch": 512.0}
             figures |= {name: curve(self.step) if callable(curve) else curve for name, curve in more.items()}
+            self.samples += of * figures["batch"]
             shown = f" lm loss: {loss(self.step):.6E} |" if not math.isinf(loss(self.step)) else " lm loss: inf |"
             self.lines.append(
-                f" [{self.now:%Y-%m-%d %H:%M:%S}] iteration {self.step:8d}/{self.target:8d} | consumed samples: {self.step * 512:12d} |"
+                f" [{self.now:%Y-%m-%d %H:%M:%S}] iteration {self.step:8d}/{self.target:8d} | consumed samples: {self.samples:12.0f} |"
                 f" elapsed time per iteration (ms): {every_s / of * 1000:.1f} | learning rate: {figures['rate']:.6E} |"
-                f" global batch size:   512 |{shown} loss scale: {figures['scale']:.1f} | grad norm: {figures['norm']:.3f} |"
-                f" number of skipped iterations: {figures['skipped']:3.0f} | number of nan iterations:   0 |"
+                f" global batch size: {figures['batch']:5.0f} |{shown} loss scale: {figures['scale']:.1f} |"
+                f" grad norm: {figures['norm']:.3f} | number of skipped iterations: {figures['skipped']:3.0f} |"
+                " number of nan iterations:   0 |"
             )
 
     def _rate(self) -> float:
@@ -81,6 +86,43 @@ class Scene:
         self.note(f"saving checkpoint at iteration {self.step:7d} to /ckpt/heron in torch_dist format")
         self.note(f"  successfully saved checkpoint from iteration {self.step:7d} to /ckpt/heron [ t 1/8, p 1/4 ]", after=seconds)
 
+    def checkpointed(self, times: int) -> None:
+        """``times`` saves, 200 iterations apart."""
+        for _ in range(times):
+            self.train(20, loss=self.learning)
+            self.save(12)
+
+    def restarts(self, times: int, *, gained: int) -> None:
+        """A death by memory soon after each start, and a new one from ``gained`` iterations further."""
+        resumed = self.step
+        for _ in range(times):
+            self.train(6, loss=self.learning)
+            self.say(
+                "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.15 GiB", after=3
+            )
+            self.wait(45)
+            resumed += gained
+            self.step = resumed
+            self.start()
+            self.note(f" successfully loaded checkpoint from /ckpt/heron [ t 1/8, p 1/4 ] at iteration {resumed}")
+            self.wait(60)
+        self.train(20, loss=self.learning)
+
+    def engine(self, level: str, text: str, *, after: float = 0.0) -> None:
+        """A line of DeepSpeed's engine."""
+        self.wait(after)
+        self.lines.append(f"[{self.now:%Y-%m-%d %H:%M:%S},457] [{level}] [engine.py:3245:save_checkpoint] {text}")
+
+    def titan(self, share: float) -> None:
+        """torchtitan's lines, which tell what ``share`` of its GPUs' peak the run uses."""
+        for step in range(10, 2000, 10):
+            self.wait(20)
+            self.lines.append(
+                f"[rank0]:[titan] {self.now:%Y-%m-%d %H:%M:%S},457 - root - INFO - step: {step:2}  loss: {self.learning(step):8.5f}"
+                f"  grad_norm: {self.dice.gauss(1.0, 0.08):7.4f}  memory: 38.55GiB(48.68%)  tps: {12000 * share:,.0f}"
+                f"  tflops: {989 * share:.2f}  mfu: {100 * share:.2f}%"
+            )
+
     def end(self) -> None:
         self.say(f"[after training is done] datetime: {self.now:%Y-%m-%d %H:%M:%S} ")
 
@@ -100,6 +142,7 @@ BUSY: Mapping[str, float] = {
     "power_watts": 380.0,
     "power_limit_watts": 400.0,
 }
+FAILED_SAVE = "Failed saving model checkpoint to /ckpt/heron with tag global_step{}"
 SPINNING: Mapping[str, float] = {**BUSY, "utilization_ratio": 1.0, "memory_bandwidth_utilization_ratio": 0.01, "power_watts": 95.0}
 
 
@@ -338,6 +381,95 @@ def slower(scene: Scene) -> None:
     scene.start()
     scene.train(150, loss=scene.learning)
     scene.train(130, loss=scene.learning, every_s=23.0)
+
+
+# Checkpoints, starts and restarts
+
+
+def healthy_uneven_saves(scene: Scene) -> None:
+    """Storage is shared: one save takes twice as long, and one is left out."""
+    scene.start()
+    scene.checkpointed(4)
+    scene.train(20, loss=scene.learning)
+    scene.save(27)
+    scene.train(40, loss=scene.learning)
+    scene.save(12)
+    scene.checkpointed(1)
+
+
+def healthy_batch_ramp_up(scene: Scene) -> None:
+    """The batch doubles by plan, so a step takes longer and does as much more."""
+    scene.start()
+    for number in range(3):
+        scene.train(70, loss=scene.learning, every_s=10.0 * 2**number, batch=128.0 * 2**number)
+
+
+def save_slow(scene: Scene) -> None:
+    scene.start()
+    scene.checkpointed(5)
+    scene.train(20, loss=scene.learning)
+    scene.save(200)
+    scene.train(10, loss=scene.learning)
+
+
+def save_fails(scene: Scene) -> None:
+    """DeepSpeed's engine says so, and training goes on."""
+    for step in range(10, 1600, 10):
+        scene.engine("INFO", f"[Rank 0] step={step}, skipped=0, lr=[0.0003], mom=[(0.9, 0.95)]", after=10)
+        if step % 400 == 0:
+            scene.engine("INFO", f"[Rank 0] [Torch] Checkpoint global_step{step} is about to be saved!")
+            told = "[Rank 0] [Torch] Checkpoint global_step{} is ready now!" if step < 1200 else FAILED_SAVE
+            scene.engine("INFO" if step < 1200 else "ERROR", told.format(step), after=12)
+
+
+def saves_stop(scene: Scene) -> None:
+    """Somebody has switched them off at a resume, or the condition for them no longer holds."""
+    scene.start()
+    scene.checkpointed(5)
+    scene.train(90, loss=scene.learning)
+
+
+def restart_loop(scene: Scene) -> None:
+    """A rank dies soon after every start, and its launcher begins anew from the last checkpoint."""
+    scene.start()
+    scene.checkpointed(4)
+    scene.restarts(11, gained=0)
+
+
+def restarts_that_get_further(scene: Scene) -> None:
+    """The same with a checkpoint before each death: it costs time, but not the run."""
+    scene.start()
+    scene.checkpointed(4)
+    scene.restarts(8, gained=50)
+
+
+def healthy_restarts_by_hand(scene: Scene) -> None:
+    """Somebody tries things out: begins, stops, begins again."""
+    for _ in range(5):
+        scene.step = 0
+        scene.start()
+        scene.train(12, loss=scene.learning)
+        scene.say(f"[exiting program at iteration {scene.step}] datetime: {scene.now:%Y-%m-%d %H:%M:%S} ")
+        scene.wait(60)
+    scene.step = 0
+    scene.start()
+    scene.train(30, loss=scene.learning)
+
+
+def never_begins(scene: Scene) -> None:
+    scene.start()
+    scene.note("> building train, validation, and test datasets ...", after=30)
+
+
+# Efficiency
+
+
+def mfu_low(scene: Scene) -> None:
+    scene.titan(0.12)
+
+
+def healthy_mfu(scene: Scene) -> None:
+    scene.titan(0.41)
 
 
 def written(name: str) -> Scene:
