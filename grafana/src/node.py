@@ -268,6 +268,8 @@ def _alerts() -> Any:
         )[1:]
     )
     panel.override_by_name("since", [option("unit", "dateTimeFromNow"), option("mappings", words({"0": ("–", "transparent")}))])
-    panel.override_by_name("alert", [option("mappings", in_words("summary")), links(link("Runbook", RUNBOOK)), option("custom.width", 300)])
+    for name, width in (("severity", 80), ("run", 130), ("node", 90), ("since", 120)):
+        panel.override_by_name(name, [option("custom.width", width)])
+    panel.override_by_name("alert", [option("mappings", in_words("summary")), links(link("Runbook", RUNBOOK))])
     panel.override_by_name("gpu", [option("custom.width", 50)])
-    return panel.override_by_name("severity", [*painted(SEVERITIES), option("custom.width", 90)])
+    return panel.override_by_name("severity", painted(SEVERITIES))

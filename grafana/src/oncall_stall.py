@@ -38,7 +38,6 @@ REASONS = {
     "named_by_ras": "NCCL misses it",
     "named_by_flight_recorder": "PyTorch misses it",
     "no_reading": "does not answer",
-    "waits_for_storage": "its node waits for storage",
     "idle_among_spinning": "idles, others spin",
     "waits_for_storage": "its node waits for storage",
     "throttled_sw_thermal_slowdown": "held down by heat",
