@@ -39,7 +39,7 @@ def program(names: Sequence[str], package: str) -> str:
         _install(package)
         found = _found(names)
     if found is None:
-        raise DemoError(f"{names[0]} is not installed. On Debian or Ubuntu: sudo apt-get install {package}")
+        raise DemoError(f"{names[0]} is not installed. On Debian or Ubuntu: sudo apt-get install prometheus prometheus-alertmanager")
     return found
 
 
