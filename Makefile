@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 PROGRAMS := prometheus promtool prometheus-alertmanager amtool gcc
 PACKAGES := prometheus prometheus-alertmanager gcc libc6-dev
 
-.PHONY: help docs demo test check format dashboards test-live test-delays test-engines test-scale scale-out truth fuzz fuzz-guided bench mutate manifests dist wheelhouse lock sbom programs clean
+.PHONY: help docs demo test check format dashboards test-live test-delays test-engines test-hangs test-scale scale-out truth fuzz fuzz-guided bench mutate manifests dist wheelhouse lock sbom programs clean
 
 help: ## say what there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -136,6 +136,11 @@ sbom: .venv-release/.ready ## dist/sbom.json: what the container is made of, in 
 
 test-engines: $(VENV)/.ready programs ## every scene of every alert in every engine: promtool and vmalert-tool on PATH and in PROGRAMS_DIR
 	$(BIN)/python tests/rules/engines.py $(ALERTS)
+
+SHARE ?= 5
+
+test-hangs: $(VENV)/.ready programs ## jobs of 4 nodes x 8 GPUs that hang for 15 reasons, and 4 that do not, in real time; half an hour; SCENES=, SHARE= jobs on a node
+	$(BIN)/python tests/hangs/all_at_once.py --share $(SHARE) $(SCENES)
 
 ENGINE ?= prometheus
 NODES ?= 1250

@@ -54,6 +54,28 @@ class Host:
             (folder / "fd" / descriptor).symlink_to(target)
             (folder / "fdinfo" / descriptor).write_text(f"pos:\t0\nflags:\t0{flags:o}\nmnt_id:\t25\n")
 
+    def turn(self, pid: int, state: str, *, wchan: str = "0") -> None:
+        """Let a process go on in another state, as the letter of the kernel has it; ``wchan`` is the function that it waits in."""
+        folder = self.root / "proc" / str(pid)
+        (folder / "wchan").write_text(wchan)
+        name, _, fields = (folder / "stat").read_text().rpartition(") ")
+        fresh = folder / "stat.new"  # nobody may see it half written
+        fresh.write_text(f"{name}) {state}{fields[1:]}")
+        fresh.replace(folder / "stat")
+
+    def start_below(self, pid: int, *children: int) -> None:
+        """Processes that ``pid`` has started, such as loaders of its data."""
+        for child in children:
+            self.process(child, parent=pid)
+        folder = self.root / "proc" / str(pid) / "task" / str(pid)
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "children").write_text("".join(f"{child} " for child in children))
+
+    def end(self, pid: int) -> None:
+        """Nothing is left of a process."""
+        folder = self.root / "proc" / str(pid)
+        folder.rename(folder.with_name(f"gone-{pid}"))
+
     def contain(self, pid: int, root: str, mounts: str = "") -> None:
         """Give a process mounts of its own, with ``root`` as its root directory."""
         for who, namespace in (("self", "mnt:[1]"), (str(pid), "mnt:[2]")):

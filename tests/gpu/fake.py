@@ -78,6 +78,12 @@ class FakeDriver:
             self._put(f"{'*' if gpu is None else gpu}.{key}", value)
         self._write()
 
+    def say_all(self, lines: Mapping[str, object]) -> None:
+        """Many lines of the script at once, such as {"3.util": 97}."""
+        for key, value in lines.items():
+            self._put(key, value)
+        self._write()
+
     def call(self, call: str, gpu: int | str | None = None, **values: object) -> None:
         """As ``set``, for one call alone: ``call("power", gpu=3, error=NOT_SUPPORTED)``; names of calls stand in fake_nvml.c."""
         self.set(gpu, **{f"{call}.{key}": value for key, value in values.items()})
