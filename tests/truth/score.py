@@ -2,8 +2,9 @@
 
     .venv/bin/python tests/truth/score.py [NAME ...]
 
-trained.yml and composed.yml say of each run what must fire, how soon after which line, and what may fire beside it. Any other warning or
-page is a false one; information is not counted unless it is expected. Exit 1 where anything is not as the labels say.
+trained.yml and composed.yml say of each run, exporters.yml of each exporter, what must fire, how soon after which line or second, and what
+may fire beside it. Any other warning or page is a false one; information is not counted unless it is expected. Exit 1 where anything is not
+as the labels say.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE)] if str(HERE) not in sys.path else []
 
 import composed  # noqa: E402
+import exporters  # noqa: E402
 
 from trainer_exporter import backtest  # noqa: E402
 from trainer_exporter.backtest.gpus import read_gpus  # noqa: E402
@@ -39,7 +41,7 @@ class Case:
     """A run and its truth."""
 
     name: str
-    kind: str  # trained, composed
+    kind: str  # trained, composed, exporters
     label: Mapping[str, Any]
 
 
@@ -65,7 +67,7 @@ def cases(names: Iterable[str] = ()) -> list[Case]:
     wanted = set(names)
     found = [
         Case(name, kind, label or {})
-        for kind in ("trained", "composed")
+        for kind in ("trained", "composed", "exporters")
         for name, label in yaml.safe_load((HERE / f"{kind}.yml").read_text()).items()
     ]
     if unknown := wanted - {case.name for case in found}:
@@ -74,12 +76,19 @@ def cases(names: Iterable[str] = ()) -> list[Case]:
 
 
 def judged(chosen: Sequence[Case]) -> list[Verdict]:
-    """The runs through the shipped rules, held against their labels."""
+    """The runs through the shipped rules, held against their labels; those of one kind together."""
+    if any(case.kind == "exporters" for case in chosen):
+        return _judged_exporters(chosen)
     with tempfile.TemporaryDirectory() as folder:
         jobs = [_job(case, Path(folder, case.name)) for case in chosen]
         results = backtest.backtests(jobs, rules=backtest.rule_files(None))
         texts = [Path(job.log.path).read_text(errors="replace").split("\n") for job in jobs]
     return [verdict(case, job.log, result, lines) for case, job, result, lines in zip(chosen, jobs, results, texts, strict=True)]
+
+
+def _judged_exporters(chosen: Sequence[Case]) -> list[Verdict]:
+    found = exporters.fired([case.name for case in chosen])
+    return [verdict(case, Log("", case.name, [], 0, 0.0), Result(found[case.name], "", 0.0), ()) for case in chosen]
 
 
 def _job(case: Case, place: Path) -> backtest.Job:
@@ -122,10 +131,10 @@ def verdict(case: Case, log: Log, result: Result, lines: Sequence[str]) -> Verdi
     return Verdict(case, delays, missed, known, [*early, *others], pages(result.firings), seen)
 
 
-def _fault_s(pattern: str | None, case: Case, log: Log, result: Result, lines: Sequence[str]) -> float:
+def _fault_s(pattern: str | float | None, case: Case, log: Log, result: Result, lines: Sequence[str]) -> float:
     """When the line of the fault was written: its own event, or the last one before it."""
-    if pattern is None:
-        return 0.0
+    if pattern is None or not isinstance(pattern, str):
+        return float(pattern or 0.0)
     number = next((number for number, line in enumerate(lines, 1) if re.search(pattern, line)), None)
     if number is None:
         raise SystemExit(f"{case.name}: no line matches the fault {pattern!r}")
@@ -170,7 +179,8 @@ def _share(right: int, wrong: int) -> str:
 def main(arguments: Sequence[str]) -> int:
     """Judge and print."""
     chosen = cases(arguments)
-    parts = [chosen[at : at + TOGETHER] for at in range(0, len(chosen), TOGETHER)]
+    of_kind = [[case for case in chosen if (case.kind == "exporters") is told] for told in (False, True)]
+    parts = [cases_[at : at + TOGETHER] for cases_ in of_kind for at in range(0, len(cases_), TOGETHER)]
     with ThreadPoolExecutor() as pool:
         verdicts = [each for part in pool.map(judged, parts) for each in part]
     for each in verdicts:

@@ -13,7 +13,7 @@ import pytest
 from rulebook import alerts
 from trainer_exporter.backtest.values import Firing, Log, Result
 from trainer_exporter.model import Record
-from truth import composed, score
+from truth import composed, exporters, score
 
 CASES = score.cases()
 
@@ -36,6 +36,7 @@ def test_every_run_has_its_label_and_every_label_its_run() -> None:
 
     assert trained == {path.stem for path in (score.HERE / "trained").glob("*.log")}
     assert {case.name for case in CASES if case.kind == "composed"} == set(composed.names())
+    assert {case.name for case in CASES if case.kind == "exporters"} == exporters.SCENES.keys()
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
@@ -43,6 +44,8 @@ def test_a_label_names_alerts_that_exist_and_lines_that_stand_in_its_log(case: s
     known = {(rule["alert"], rule["labels"]["severity"]) for rule in alerts()}
     if case.kind == "composed":
         text = composed.text(composed.written(case.name).lines)
+    elif case.kind == "exporters":
+        text = ""
     else:
         text = (score.HERE / "trained" / f"{case.name}.log").read_text()
 
@@ -51,7 +54,7 @@ def test_a_label_names_alerts_that_exist_and_lines_that_stand_in_its_log(case: s
     faults = [fault for each in (case.label, *expected) if (fault := each.get("fault"))]
 
     assert set(named) <= known
-    assert [fault for fault in faults if not re.search(fault, text)] == []
+    assert [fault for fault in faults if isinstance(fault, str) and not re.search(fault, text)] == []
 
 
 def test_an_alert_in_time_is_right_and_its_delay_counts_from_the_line_of_the_fault() -> None:
@@ -114,3 +117,12 @@ def test_these_runs_are_judged_as_labelled() -> None:
     verdicts = score.judged(some)
 
     assert [each for each in verdicts if not each.is_right] == []
+
+
+def test_these_exporters_are_judged_as_labelled() -> None:
+    some = score.cases(["healthy_exporter_restarts", "exporter_dies_with_a_run"])
+
+    verdicts = score.judged(some)
+
+    assert [each for each in verdicts if not each.is_right] == []
+    assert [each.pages for each in verdicts] == [0, 1]
