@@ -138,7 +138,7 @@ def _require_running(pids: Sequence[int], procfs: str) -> None:
 
 def _configuration(options: argparse.Namespace) -> config.Config:
     """The file's settings, with what the command line says on top."""
-    loaded = _loaded(options.config_file)
+    loaded = _loaded(options.config_file, is_needed=not (options.paths or options.pids))
     if options.paths:
         loaded = replace(loaded, sources=tuple(config.SourceConfig(path=path, owner="here", explicit=True) for path in options.paths))
     if options.pids:
@@ -156,10 +156,22 @@ def _configuration(options: argparse.Namespace) -> config.Config:
     return replace(loaded, web=web)
 
 
-def _loaded(path: str | None) -> config.Config:
-    if path is None and not Path(config.DEFAULT_PATH).exists():
+def _loaded(path: str | None, *, is_needed: bool = False) -> config.Config:
+    """The settings of the file that is named, else of the default one if it is there.
+
+    The default one is the daemon's: that another user may not read it matters only where nothing else says what to do.
+    """
+    if path is not None:
+        return config.load(path)
+    try:
+        Path(config.DEFAULT_PATH).open("rb").close()
+    except FileNotFoundError:
         return config.Config()
-    return config.load(path or config.DEFAULT_PATH)
+    except PermissionError:
+        if not is_needed:
+            print(f"{config.DEFAULT_PATH} may not be read by this user and is left out", file=sys.stderr)
+            return config.Config()
+    return config.load(config.DEFAULT_PATH)
 
 
 def _check_config(options: argparse.Namespace) -> int:
@@ -261,7 +273,12 @@ class Progress:
 def _support(options: argparse.Namespace) -> int:
     from trainer_exporter import support
 
-    for line in support.report(_loaded(options.config_file)):
+    loaded, trouble = config.Config(), ""
+    try:
+        loaded = _loaded(options.config_file)
+    except ConfigError as error:  # which may be why somebody asks for help
+        trouble = str(error)
+    for line in support.report(loaded, trouble=trouble):
         print(line)
     return 0
 

@@ -27,9 +27,15 @@ OWN: Final = ("trainer_exporter_", "process_", "gpu_collect_success", "gpu_devic
 WAIT_S: Final = 5.0
 
 
-def report(loaded: config.Config) -> Iterator[str]:
-    """The report's lines, for a person to read before it is sent to anybody."""
+def report(loaded: config.Config, *, trouble: str = "") -> Iterator[str]:
+    """The report's lines, for a person to read before it is sent to anybody; ``trouble``: why the file cannot be used, then ``loaded`` has
+    the defaults.
+    """
     yield from _titled("Versions", _versions())
+    if trouble:
+        yield from _titled(
+            "Configuration", [f"cannot be used: {trouble}", "what follows is of the defaults, and of a daemon on the default port"]
+        )
     yield from _titled("Configuration in effect", config.effective(loaded).splitlines())
     yield from _titled("Private formats", (f"{spec.name} ({spec.kind})" for spec in loaded.formats))
     yield from _titled("Web configuration", _web(loaded.web.config_file))

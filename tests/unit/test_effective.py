@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from trainer_exporter import config, support
+from trainer_exporter import cli, config, support
 
 FULL = """
 sources:
@@ -53,6 +57,46 @@ def test_a_report_without_a_daemon_says_so() -> None:
     assert "run: llama-sft" in told
     assert "prometheus-client " in told
     assert "http://127.0.0.1:1 does not answer" in told
+
+
+def test_a_configuration_that_cannot_be_used_is_part_of_the_report(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "config.yml").write_text("sources: [{pth: /data}]\n")
+    monkeypatch.setattr(config, "DEFAULT_PATH", str(tmp_path / "config.yml"))
+
+    code = cli.main(["support"])
+
+    told = capsys.readouterr().out
+    assert code == 0
+    assert f"cannot be used: {tmp_path}/config.yml: sources[0].path: found nothing" in told
+    assert "prometheus-client " in told
+
+
+@pytest.mark.parametrize(
+    ("words", "code"), [(["replay", "--summary", "{log}"], 0), (["serve"], 2)], ids=["a user's own log", "the daemon itself"]
+)
+def test_the_daemons_configuration_is_no_matter_for_a_user_who_may_not_read_it(words: list[str], code: int, tmp_path: Path) -> None:
+    closed, log = tmp_path / "closed", tmp_path / "train.log"
+    closed.mkdir(mode=0o000)
+    log.write_text("step: 1, loss: 2.5\n")
+    words = [word.format(log=log) for word in words]
+    script = f"from trainer_exporter import cli, config; config.DEFAULT_PATH = '{closed}/config.yml'; raise SystemExit(cli.main({words}))"
+
+    done = subprocess.run([*without_capabilities(), sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=60)
+
+    assert done.returncode == code, done.stderr
+    assert "Traceback" not in done.stderr
+    assert f"{closed}/config.yml" in done.stderr
+
+
+def without_capabilities() -> list[str]:
+    """What takes from root, if that is who runs this, the right to read everything."""
+    if os.geteuid():
+        return []
+    if shutil.which("setpriv") is None:
+        pytest.skip("root may read everything, and setpriv is not here to change that")
+    return ["setpriv", "--bounding-set=-dac_override,-dac_read_search", "--inh-caps=-dac_override,-dac_read_search"]
 
 
 def test_a_report_holds_no_hash_of_a_password(tmp_path: Path) -> None:
