@@ -3,13 +3,50 @@
 from __future__ import annotations
 
 import ctypes
+from bisect import bisect_left
 from collections.abc import Callable, Iterable
-from typing import Final
+from itertools import accumulate
+from typing import Final, NamedTuple
 
 # A word that stood here often stands again nearby, where Python's own search is the cheaper one.
 _NEARBY_BYTES: Final = 2048
+_MARKS: Final = (b"\r", b"\x1b", b"\0", b"\b", b"]:")  # of redraws, colours, what was typed over, and another rank's prefix
+_FEWEST: Final = 16  # lines that are worth being looked at as a block
 
 Search = Callable[[bytes, int], int]
+
+
+class PlainLines(NamedTuple):
+    """Lines of a block in which nothing is wrapped or redrawn, and none is over long."""
+
+    texts: list[str]
+    starts: list[int]  # in the block, by byte
+    sizes: list[int]  # bytes, without their ends
+    troubled: list[int]  # where lines begin that tell of trouble
+
+    def until_trouble(self, begin: int, end: int) -> int:
+        """The first line from ``begin`` to ``end`` that tells of trouble; else ``end``, or the end of the block."""
+        end = min(end, len(self.texts))
+        at = bisect_left(self.troubled, self.starts[begin])
+        return bisect_left(self.starts, self.troubled[at], begin, end) if at < len(self.troubled) else end
+
+
+def plain_lines(data: bytes, position: int, *, most: int, trouble: Iterable[bytes]) -> PlainLines | None:
+    """The lines from ``position`` on; None where not all of them are plain, and shorter than ``most`` bytes.
+
+    ``trouble``: words of which at least one stands in each line that tells of it.
+    """
+    if data.count(b"\n", position) < _FEWEST or any(data.find(mark, position) >= 0 for mark in _MARKS):
+        return None
+    lines = data[position:].split(b"\n")
+    if not lines[-1]:
+        lines.pop()
+    sizes = [len(line) for line in lines]
+    if max(sizes) >= most:
+        return None
+    starts = list(accumulate((size + 1 for size in sizes[:-1]), initial=position))
+    texts = data[position:].decode("utf-8", "replace").split("\n")[: len(lines)]
+    return PlainLines(texts, starts, sizes, sorted(line_starts(data, position, trouble)))
 
 
 def end_of_line(data: bytes, position: int) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from trainer_exporter.formats.base import Format, Parser, Reading
+from trainer_exporter.formats.base import BlockParser, Format, Parser, Reading
 from trainer_exporter.model import Incident, Line, Malformed, Record
 from trainer_exporter.private import PrivateFormats
 
@@ -60,6 +60,21 @@ class Claims:
         self._see(one)
         if one.private:
             self._private.open(one)
+
+    def claim_block(self, texts: Sequence[str], number: int) -> int:
+        """Let the present format read ordinary lines as far as it can, in one go; how many it has read."""
+        parser = self._parsers.get("")
+        is_sure = self._is_settled and not (self._is_only_announced or self.has_privates or self.wants_all)
+        if not is_sure or not isinstance(parser, BlockParser):
+            return 0
+        count, reading = parser.parse_block(texts, number)
+        self._out.extend(reading)
+        return count
+
+    @property
+    def reads_blocks(self) -> bool:
+        """Whether ``claim_block`` may read anything now."""
+        return self._is_settled and isinstance(self._parsers.get(""), BlockParser)
 
     def begins_a_line(self, text: str) -> bool:
         """Whether a program's line begins so."""

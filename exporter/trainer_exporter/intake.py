@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Final
 
 from trainer_exporter import envelope, incidents, torn
-from trainer_exporter.candidates import end_of_line, line_starts
+from trainer_exporter.candidates import PlainLines, end_of_line, line_starts, plain_lines
 from trainer_exporter.claims import Claims, Event
 from trainer_exporter.formats.base import Format
 from trainer_exporter.halves import Halves
@@ -33,6 +33,8 @@ _SHOWN_CHARACTERS: Final = 200
 _SHOWN_FROM_LINES: Final = 32  # at the end of a block, among which an unclaimed one is sought
 _HEAD_LINES: Final = 16  # of a file, by which a format without hints is recognised
 _HEAD_BYTES: Final = 256  # of each of them
+_FIRST_STRIDE: Final = 16  # lines that a format is given at once; twice as many each time that it reads them all
+_MISSES: Final = 3  # in a row, after which the rest of a block is read line by line
 _REMEMBERED: Final = 16  # lines read last, by which a line without a line end is judged
 
 
@@ -120,6 +122,10 @@ class Intake:
         position = self._open(data, first_line, claimed)
         counted, number = 0, first_line
         while position < len(data):
+            if self._claims.reads_blocks:
+                number += data.count(b"\n", counted, position)
+                position, number = self._read_alike(data, position, number, claimed)
+                counted = position
             known = self._claims.format
             for start, end, kinds in self._interesting(data, position):
                 number += data.count(b"\n", counted, start)
@@ -136,6 +142,33 @@ class Intake:
             self._counts["unmatched"] += newlines + (not data.endswith(b"\n")) - len(claimed)
         self._tail = (self._tail + data[-_LOOK_BACK_BYTES:])[-_LOOK_BACK_BYTES:]
         self._show_last_of(data, claimed)
+
+    def _read_alike(self, data: bytes, position: int, number: int, claimed: set[int]) -> tuple[int, int]:
+        """Let the format read many lines at once, as long as they are of its kind; the first line that is left, by its place and number."""
+        block = plain_lines(data, position, most=self._max_line_bytes, trouble=_WORDS)
+        if block is None or self._labelled or self._halves.concern(Line("", number)):
+            return position, number
+        at, stride, misses = 0, _FIRST_STRIDE, 0
+        while at < len(block.texts) and misses < _MISSES:
+            end = block.until_trouble(at, at + stride)
+            read = self._claims.claim_block(block.texts[at:end], number + at) if end > at else 0
+            self._note_read(block, at, at + read, claimed)
+            at, misses = at + read, 0 if read else misses + 1
+            if read and at == end:
+                stride *= 2
+                continue
+            stride = _FIRST_STRIDE
+            start, end = block.starts[at], block.starts[at] + block.sizes[at]
+            self._look_for_labels(data, start)
+            if self._read_line(data[start:end], number + at, self._kinds(data[start:end])):
+                claimed.add(start)
+            at += 1
+        return (block.starts[at] if at < len(block.texts) else len(data)), number + at
+
+    def _note_read(self, block: PlainLines, begin: int, end: int, claimed: set[int]) -> None:
+        self._counts["parsed"] += end - begin
+        claimed.update(block.starts[begin:end])
+        self._earlier.extend(block.texts[max(begin, end - _REMEMBERED) : end])
 
     def _open(self, data: bytes, first_line: int, claimed: set[int]) -> int:
         """Offer the file's first lines to the formats that are recognised by nothing else; where in the block the rest begins."""

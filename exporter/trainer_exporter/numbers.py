@@ -44,6 +44,8 @@ def duration(text: str) -> float | None:
     if "d" in text and (days := _DAYS.match(text)) is not None:
         total, text = 86400.0 * int(days[1]), text[days.end() :]
     parts = text.split(":")
+    if len(parts) == 3 and len(text) <= _MAX_DIGITS and "" not in parts and "".join(parts).isdecimal():  # nearly all are of this kind
+        return total + (int(parts[0]) * 3600 + int(parts[1]) * 60 + int(parts[2]))
     if not 2 <= len(parts) <= 3:
         return None
     seconds = 0.0

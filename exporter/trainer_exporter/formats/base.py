@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final, Protocol, runtime_checkable
 
 from trainer_exporter.model import Line, Malformed, Record
 
@@ -29,6 +29,18 @@ class Parser(Protocol):
 
     def flush(self) -> Reading:
         """What was held back in the hope of a later line. Called whenever there is no further line for now."""
+
+
+@runtime_checkable
+class BlockParser(Parser, Protocol):
+    """Reads whole blocks of ordinary lines in less time than one by one, and says of them the same."""
+
+    def parse_block(self, texts: Sequence[str], number: int) -> tuple[int, Reading]:
+        """How many of these lines were read, from the first on, and what they say. ``number`` is that of the first line.
+
+        It reads up to the first line that it would rather see alone. In none of the lines is a redraw, a colour, or trouble; wrappers
+        have not been taken off.
+        """
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,9 @@ from __future__ import annotations
 import json
 import posixpath
 import re
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from itertools import repeat
 from typing import Final
 
 from trainer_exporter.formats.announcements import RUNNING, Announcements
@@ -35,13 +38,15 @@ _FIELDS: Final = {
     "total_tokens": "total_tokens",
 }
 _decode: Final = json.JSONDecoder().raw_decode
+_scan: Final[Callable[[str, int], tuple[object, int]]] = vars(json.JSONDecoder())["scan_once"]  # without a word on what is wrong
+_OPENING: Final = '{"current_steps": '
 _DURATIONS: Final = {"elapsed_time": "elapsed_seconds", "remaining_time": "remaining_seconds"}
 _V1_LINE: Final = re.compile(rf"^(?:[\w/ .()-]+: {NUMBER}, )+step: \d+, total_steps: \d+$")
 _V1_PAIR: Final = re.compile(rf"([\w/.()-]+): ({NUMBER})")
 _V1_SAVED: Final = re.compile(r"^Checkpoint saved to (?P<path>\S+)$")
 _V1_RESUMED: Final = re.compile(r"^Resumed from checkpoint: step=(?P<step>\d+), epoch=\d+")
 _LOGGED: Final = re.compile(r"^(?:llamafactory[\w.]*|\w+\.py):\d+ >> ?(?P<text>.*)$")
-_PLAIN: Final = (int, float)  # and no bool
+_PLAIN: Final = frozenset({int, float})  # and no bool
 _TRAILING_NUMBER: Final = re.compile(r"-(\d+)$")
 
 
@@ -67,6 +72,12 @@ class LlamaFactory:
         said = _v1_checkpoint(line)
         return self._announcements.read(line, text) if said is None else said
 
+    def parse_block(self, texts: Sequence[str], number: int) -> tuple[int, Reading]:
+        if self.wants_all:
+            return 0, NOTHING
+        records = _records(_documents(texts), number)
+        return len(records), records
+
     def flush(self) -> Reading:
         return NOTHING
 
@@ -85,7 +96,7 @@ class LlamaFactory:
 
 
 def _is_json_line(text: str) -> bool:
-    return text.startswith('{"current_steps": ') or ('"total_steps": ' in text and '"step": ' in text)
+    return text.startswith(_OPENING) or ('"total_steps": ' in text and '"step": ' in text)
 
 
 def _json_line(line: Line) -> Reading:
@@ -97,6 +108,47 @@ def _json_line(line: Line) -> Reading:
         return [Malformed(line.number, "json")]
     record = _record(line, found, precise=True)
     return [record] if "step" in record.fields else [Malformed(line.number, "no_step")]
+
+
+def _documents(texts: Sequence[str]) -> list[dict[str, object]]:
+    """What the first of these lines hold, as far as all are objects of one and the same set of keys."""
+    found: list[tuple[object, int]] = []
+    with suppress(ValueError, RecursionError):  # and a line that does not begin as a document ends it without a word
+        found.extend(map(_scan, texts, repeat(0)))
+    documents: list[dict[str, object]] = []
+    size = 0
+    for text, (document, end) in zip(texts, found):  # noqa: B905 - as far as it was read
+        if end != len(text) or not text.startswith(_OPENING) or type(document) is not dict:
+            break
+        size = size or len(document)
+        if len(document) != size:
+            break
+        documents.append(document)
+    return documents
+
+
+def _records(documents: Sequence[dict[str, object]], first: int) -> list[Record]:
+    """As ``_json_line`` makes them, where all values are plain; else none."""
+    columns: dict[str, Sequence[float]] = {}
+    try:
+        for key in documents[0] if documents else ():
+            name = _FIELDS.get(key) or _DURATIONS.get(key)
+            values = [document[key] for document in documents]
+            told = values if key in _FIELDS else _seconds(values) if name else []
+            if name in columns or (name and not {*map(type, told)} <= _PLAIN):
+                return []
+            if name:
+                columns[name] = told  # type: ignore[assignment]  # the types say so
+    except KeyError:
+        return []
+    if "loss" not in columns:  # a closing word has none
+        return []
+    fields = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+    return [Record(number, said, hidden_nonfinite=hidden_nonfinite(said), precise=True) for number, said in enumerate(fields, first)]
+
+
+def _seconds(values: Sequence[object]) -> list[float | None]:
+    return [duration(value) if type(value) is str else None for value in values]
 
 
 def _record(line: Line, found: dict[str, object], *, precise: bool = False) -> Record:
