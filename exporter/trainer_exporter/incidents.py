@@ -96,6 +96,7 @@ TROUBLES: Final[tuple[Trouble, ...]] = (
     _row("nan_abort", "Loss is ", r"^Loss is (?:nan|inf), stopping training"),
     _row("nan_abort", "NaN loss", r"\bAborting training due to NaN loss"),
     _row("nan_abort", "loss scale already", r"\bException: Current loss scale already at minimum"),
+    _row("nan_abort", "detected in output", r"\b(?:NaN|Inf) detected in output of \S+, shape: "),  # fairseq looks for it before it gives up
     _row("rank_failed", "rror", r"terminate called after throwing an instance of '[\w:]*(?:Error|error)'"),
     _row("rank_failed", "rror", r"^Fatal Python error: \S"),
     _row("killed", "rror", rf"{_ERROR}Task was killed due to the node running low on memory"),

@@ -99,6 +99,10 @@ SHAPES = [
     ("nan_abort", "Loss is nan, stopping training"),
     ("nan_abort", "Aborting training due to NaN loss."),
     ("nan_abort", "Exception: Current loss scale already at minimum - cannot decrease scale anymore. Exiting run."),
+    (
+        "nan_abort",
+        "Inf detected in output of encoder.layers.3.fc2, shape: torch.Size([512, 8, 256]), forward input max: 61440.0, input min: -9.5",
+    ),
     ("cancelled", "KeyboardInterrupt"),
     ("cancelled", "Detected KeyboardInterrupt, attempting graceful shutdown ..."),
     (
