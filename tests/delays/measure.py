@@ -38,12 +38,14 @@ from stack import (  # noqa: E402 - idem
 
 SCRAPE_S = 15.0
 PAGE_S = 60.0
+UNSEEN_S = 60.0  # where nobody is seen to write the log: its trainer may get over an error (design, decision 16)
 STALL_FLOOR_S, STALL_GAPS = 90.0, 6.0
 KINDS: Mapping[str, str] = {
     "nan": "TrainingLossNotFinite",
     "oom": "TrainingCrashed",
     "error": "TrainingCrashed",
     "killed": "TrainingCrashed",
+    "unseen": "TrainingCrashed",
     "stall": "TrainingStalled",
     "caught": "",  # an error that the trainer gets over
     "healthy": "",
@@ -53,6 +55,7 @@ WHAT: Mapping[str, str] = {
     "oom": "out of memory, and its process ends",
     "error": "another error, and its process ends",
     "killed": "its process is killed",
+    "unseen": "out of memory, of a process that is not seen",
     "stall": "no step any more, its process stays",
     "caught": "out of memory, and goes on after 20 s",
     "healthy": "nothing",
@@ -188,7 +191,8 @@ def judged(runs: Sequence[Run], all_: Sequence[Judge]) -> list[Delay]:
 
 def promised_s(kind: str, gap_s: float) -> float:
     """What the design promises from the line to the page."""
-    return PAGE_S if kind != "stall" else max(STALL_FLOOR_S, STALL_GAPS * gap_s) + PAGE_S
+    waited_s = {"stall": max(STALL_FLOOR_S, STALL_GAPS * gap_s), "unseen": UNSEEN_S}.get(kind, 0.0)
+    return waited_s + PAGE_S
 
 
 def delay(run: Run, judge: Judge, promise_s: float) -> Delay:

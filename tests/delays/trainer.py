@@ -17,16 +17,18 @@ TRACEBACK = 'Traceback (most recent call last):\n  File "/opt/train/pretrain.py"
 OUT_OF_MEMORY = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.15 GiB\n"
 LAST_WORDS = {
     "oom": TRACEBACK + OUT_OF_MEMORY,
+    "unseen": TRACEBACK + OUT_OF_MEMORY,
     "error": TRACEBACK + "RuntimeError: shape '[8, 4096]' is invalid for input of size 32767\n",
     "caught": TRACEBACK + OUT_OF_MEMORY,
 }
 
 
 class Trainer:
-    """One run. What ``nan``, ``oom``, ``error``, ``stall`` and ``caught`` do when told is all that differs."""
+    """One run. What its kind does when told is all that differs; ``unseen`` holds its log open for moments only."""
 
     def __init__(self, log: Path, kind: str) -> None:
         log.parent.mkdir(parents=True)
+        self._path = log
         self._log = log.open("a", buffering=1)
         self._kind = kind
         self._step = 0
@@ -47,16 +49,23 @@ class Trainer:
                 self._break()
             if not (self._broken and self._kind == "stall"):
                 self._step += 1
-                self._log.write(self._line())
+                self._write(self._line())
+
+    def _write(self, text: str) -> None:
+        if self._log.closed:
+            self._log = self._path.open("a")
+        self._log.write(text)
+        if self._kind == "unseen":
+            self._log.close()
 
     def _break(self) -> None:
-        self._log.write(LAST_WORDS.get(self._kind, ""))
+        self._write(LAST_WORDS.get(self._kind, ""))
         if self._kind == "nan":
             self._step += 1
-            self._log.write(self._line())
+            self._write(self._line())
         sys.stdout.write(f"{time.time()}\n")
         sys.stdout.flush()
-        if self._kind in {"oom", "error"}:
+        if self._kind in {"oom", "error", "unseen"}:
             sys.exit(1)
         if self._kind == "caught":
             time.sleep(RESTS_S)
