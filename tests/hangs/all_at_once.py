@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent), str(HERE.parent / "gpu")]
@@ -78,23 +79,21 @@ def play(played: Mapping[str, Played], server: Prometheus, pager: Receiver) -> l
     """From the calm to the end; what was wrong, each with the name of its scene."""
     jobs, nodes = [each.job for each in played.values()], _all_nodes(played)
     eventually(
-        lambda: {_count(server, job.run) for job in jobs} == {NODES * CARDS},
+        lambda: _counts(server) == {job.run: NODES * CARDS for job in jobs},
         within_s=PATIENCE_S,
         every_s=2.0,
         what=f"{NODES * CARDS} GPUs of each run",
-        seen=lambda: {job.run: _count(server, job.run) for job in jobs},
+        seen=lambda: _counts(server),
     )
     say(f"{len(jobs)} jobs on {len(nodes)} nodes are seen; calm for {CALM_S:.0f} s")
     for each in played.values():
         each.scene.prepare(each.job, CALM_S)
     calm_wall = time.time()
     _wait(CALM_S)
-    faults = [
-        f"{name}: in the calm {what}"
-        for name, each in played.items()
-        if each.job.due_wall is None
-        for what in _restless(server, each.job, calm_wall)
-    ]
+    quiet = {name: each.job for name, each in played.items() if each.job.due_wall is None}
+    alerts = watch.alerts_since(server, calm_wall)
+    faults = [f"{name}: in the calm {what}" for name, job in quiet.items() for what in watch.fired(alerts, job)]
+    faults += [f"in the calm a suspect: {row['metric']}" for row in _suspects_of(server, quiet)]
     happened_wall = time.time()
     for each in played.values():
         each.scene.happens(each.job)
@@ -128,10 +127,10 @@ def _watch(played: Mapping[str, Played], server: Prometheus, pager: Receiver, ha
 
 
 def _judged(played: Mapping[str, Played], server: Prometheus, pager: Receiver, *, since_wall: float, happened_wall: float) -> list[str]:
-    rows, faults = [], []
+    rows, faults, fired = [], [], watch.alerts_since(server, since_wall)
     for name, each in played.items():
         job, told, scene = each.job, each.told, each.scene
-        alerts = watch.fired(server, job, since_wall)
+        alerts = watch.fired(fired, job)
         if scene.is_well:
             found = [f"fired: {alert}" for alert in alerts]
         else:
@@ -152,14 +151,14 @@ def _show(rows: Sequence[Sequence[str]]) -> None:
             sys.stdout.write("|" + "---|" * len(row) + "\n")
 
 
-def _restless(server: Prometheus, job: Job, since_wall: float) -> list[str]:
-    named = watch.suspects(server, job.run)
-    return [*watch.fired(server, job, since_wall), *([f"suspects {watch.in_short(named)}"] if named else [])]
+def _suspects_of(server: Prometheus, jobs: Mapping[str, Job]) -> list[dict[str, Any]]:
+    return server.query(f'run:suspect_gpu{{run=~"{"|".join(job.run for job in jobs.values())}"}}')
 
 
-def _count(server: Prometheus, run: str) -> int:
-    found = server.query(f'run:gpus:count{{run="{run}"}} and on (run) trainer_run_phase{{run="{run}", phase="starting"}}')
-    return int(found[0]["value"][1]) if found else 0
+def _counts(server: Prometheus) -> dict[str, int]:
+    """GPUs of each run whose log is followed."""
+    found = server.query('run:gpus:count and on (run) trainer_run_phase{phase="starting"}')
+    return {series["metric"]["run"]: int(series["value"][1]) for series in found}
 
 
 def _wait(seconds: float) -> None:

@@ -121,15 +121,23 @@ def in_short(named: Named) -> str:
     return "; ".join(parts) or "none"
 
 
-def fired(server: Prometheus, job: Job, since_wall: float, *, with_pending_pages: bool = True) -> list[str]:
-    """Alerts of a run or of its nodes that have fired since, and what would have paged, had it lasted."""
+Alerts = Sequence[Mapping[str, str]]
+
+
+def alerts_since(server: Prometheus, since_wall: float) -> Alerts:
+    """The labels of all alerts that have been pending or firing since."""
     span = f"[{time.time() - since_wall + 15:.0f}s]"
-    nodes = "|".join(sorted({re.escape(node.address).replace("\\", "\\\\") for node in job.nodes}))
+    by = "alertname, severity, alertstate, run, instance"
+    return [row["metric"] for row in server.query(f'count by ({by}) (count_over_time(ALERTS{{alertname!="Watchdog"}}{span}))')]
+
+
+def fired(alerts: Alerts, job: Job) -> list[str]:
+    """Those of a run or of its nodes that have fired, and what would have paged, had it lasted."""
+    addresses = {node.address for node in job.nodes}
     found = set()
-    for who in (f'run="{job.run}"', f'run="", instance=~"{nodes}"'):
-        for state in ('alertstate="firing"', *(['alertstate="pending", severity="critical"'] if with_pending_pages else [])):
-            query = f'count by (alertname, severity, alertstate) (count_over_time(ALERTS{{{who}, {state}, alertname!="Watchdog"}}{span}))'
-            for series in server.query(query):
-                labels = series["metric"]
-                found.add(f"{labels['alertname']}({labels['severity']}{'' if labels['alertstate'] == 'firing' else ', pending'})")
+    for labels in alerts:
+        is_pending = labels["alertstate"] == "pending"
+        concerns = labels.get("run") == job.run or ("run" not in labels and labels.get("instance") in addresses)
+        if concerns and not (is_pending and labels["severity"] != "critical"):
+            found.add(f"{labels['alertname']}({labels['severity']}{', pending' if is_pending else ''})")
     return sorted(found)

@@ -96,8 +96,8 @@ def story(seen: Seen, server: Prometheus, pager: Receiver) -> Seen:
     for name in SICK:
         told, job = seen.told[name], seen.jobs[name]
         seen.wrong[name] = watch.wrong(told, SCENES[name], job, server=server, receiver=pager, known_wall=known_wall)
-    for name in WELL:
-        seen.fired[name] = watch.fired(server, seen.jobs[name], calm_wall)
+    alerts = watch.alerts_since(server, calm_wall)
+    seen.fired = {name: watch.fired(alerts, seen.jobs[name]) for name in WELL}
     return seen
 
 
