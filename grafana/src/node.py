@@ -44,7 +44,7 @@ from house import (
 )
 from node_curves import CARD_NAME, each, health, work
 from oncall_stall import reasons
-from shapes import NONE_IS_WELL, exporters, with_bars, without_place
+from shapes import AGE, NONE_IS_WELL, exporters, with_bars, without_place
 
 
 def build() -> Dashboard:
@@ -255,8 +255,8 @@ def _alerts() -> Any:
     since = f"{of_nodes('ALERTS_FOR_STATE')} and on (cluster, instance, uuid, alertname, severity) {firing()}"
     told = "on (cluster, run, alertname, severity)"
     of_runs = f'ALERTS_FOR_STATE{{cluster=~"$cluster",instance=""}} and {told} {firing()} and on (cluster, run) {of_nodes("gpu:run:info")}'
-    some = f"min by (severity, alertname, instance, gpu, run) ({since} or {of_runs}) * 1000"
-    nothing = f'label_replace(max (0 * {of_nodes("node:gpu_state:max")}), "alertname", "none", "", "")'
+    some = f"time() - min by (severity, alertname, instance, gpu, run) ({since} or {of_runs})"
+    nothing = f'label_replace(max (0 * {of_nodes("node:gpu_state:max")}) - 1, "alertname", "none", "", "")'
     about = (
         "Alerts that name a chosen node, and those of the runs that it serves. Normal: none, which is said. Without data the rules do not "
         "know the nodes: they are not loaded, or nothing is read."
@@ -264,11 +264,11 @@ def _alerts() -> Any:
     panel = grid("Firing alerts", rows(f"{some} or on () {nothing}", ref="A"), unit="string", about=about, absent="not judged")
     panel.transformations(
         columns(
-            "severity", "alertname", "run", "instance", "gpu", "Value", names={"Value": "since", "instance": "node", "alertname": "alert"}
+            "severity", "alertname", "run", "instance", "gpu", "Value", names={"Value": "age", "instance": "node", "alertname": "alert"}
         )[1:]
     )
-    panel.override_by_name("since", [option("unit", "dateTimeFromNow"), option("mappings", words({"0": ("–", "transparent")}))])
-    for name, width in (("severity", 80), ("run", 130), ("node", 90), ("since", 120)):
+    panel.override_by_name("age", AGE)
+    for name, width in (("severity", 80), ("run", 140), ("node", 90), ("age", 90)):
         panel.override_by_name(name, [option("custom.width", width)])
     panel.override_by_name("alert", [option("mappings", in_words("summary")), links(link("Runbook", RUNBOOK))])
     panel.override_by_name("gpu", [option("custom.width", 50)])

@@ -49,7 +49,7 @@ from oncall_stall import suspects
 from run_gpus import gpus
 from run_learning import learning
 from run_work import checkpoints, progress, speed
-from shapes import NONE_IS_WELL
+from shapes import AGE, NONE_IS_WELL
 
 UID = "trainer-run"
 PHASES = {"starting": YELLOW, "training": GREEN, "evaluating": BLUE, "checkpointing": PURPLE, "ended": IDLE, "failed": RED}
@@ -289,8 +289,8 @@ def _state(page: Page) -> None:
 def _firing() -> Any:
     alerts = recorded("ALERTS", 'alertstate="firing"')
     since = f"{recorded('ALERTS_FOR_STATE')} and on (cluster, run, alertname, severity) {alerts}"
-    some = f"min by (severity, alertname) ({since}) * 1000"
-    nothing = f'label_replace(max by (run) ({recorded("run:labels:info")}) * 0, "alertname", "none", "", "")'
+    some = f"time() - min by (severity, alertname) ({since})"
+    nothing = f'label_replace(max by (run) ({recorded("run:labels:info")}) * 0 - 1, "alertname", "none", "", "")'
     firing = f"{some} or on () {nothing}"
     about = (
         "The alerts that fire for this run now. Normal: none, which is said where the rules judge the run. "
@@ -299,11 +299,10 @@ def _firing() -> Any:
     shape = {
         "excludeByName": {"Time": True, "run": True},
         "indexByName": {"severity": 0, "alertname": 1, "Value": 2},
-        "renameByName": {"alertname": "alert", "Value": "since"},
+        "renameByName": {"alertname": "alert", "Value": "age"},
     }
     organized = DataTransformerConfig(id_val="organize", options=shape)
     panel = grid("Firing alerts", rows(firing, ref="A"), unit="string", about=about, absent="not judged").transformations([organized])
-    unless_none = option("mappings", words({"0": ("–", "transparent")}))
-    panel.override_by_name("since", [option("unit", "dateTimeFromNow"), unless_none, option("custom.width", 130)])
+    panel.override_by_name("age", [*AGE, option("custom.width", 100)])
     panel.override_by_name("alert", [option("mappings", in_words("summary")), links(link("Runbook", RUNBOOK))])
     return panel.override_by_name("severity", [*painted(SEVERITIES), option("custom.width", 90)])

@@ -21,11 +21,13 @@ from house import (
     scraped_of_nodes,
     thresholds,
     tile,
+    words,
 )
 
 DASHED = option("custom.lineStyle", {"fill": "dash", "dash": [8, 6]})
 USUAL = [fixed("#8e9aaf"), DASHED]  # what a figure is compared with
 LIMIT = [fixed("red"), DASHED]  # what it must not reach
+AGE = [option("unit", "s"), option("decimals", 0), option("mappings", words({"-1": ("–", "transparent")}))]  # -1 where there is none
 NONE_IS_WELL = thresholds((0, GREEN), (1, RED))
 
 
