@@ -44,17 +44,17 @@ class Daemon:
 
     def start(self, *, ready_within_s: float = 60.0) -> None:
         """Start it and wait until it has read what is there."""
-        self.launch()
+        self.launch(within_s=ready_within_s)
         eventually(self.is_ready, within_s=ready_within_s, what=f"ready; its log: {self.log()}")
 
-    def launch(self) -> None:
+    def launch(self, *, within_s: float = 60.0) -> None:
         """Start it and wait until it serves."""
         command = [sys.executable, "-m", "trainer_exporter", "serve", *self._arguments]
         command.append(f"--web.listen-address={self.host}:{self.port or self._asked_port}")
         before = self.log().count("serving on port")
         with self._log.open("ab") as output:
             self.process = subprocess.Popen(command, stdout=output, stderr=output, env=self._env)
-        eventually(lambda: self.log().count("serving on port") > before or self.process.poll() is not None, within_s=60, what="serving")
+        eventually(lambda: self.log().count("serving on port") > before or self.process.poll() is not None, within_s=within_s, what="serving")
         assert self.process.poll() is None, self.log()
         self.port = int(re.findall(r"serving on port (\d+)", self.log())[-1])
 

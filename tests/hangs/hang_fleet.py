@@ -26,7 +26,7 @@ UP_S = 86_400.0
 FIRST_PID = 1000
 LOADERS = 500_000  # of a rank: its PID and this
 TICK_S = 0.1
-AT_ONCE, START_S = 8, 300.0
+AT_ONCE, START_S = 4, 300.0
 ARGUMENTS = """\
 ------------------------ arguments ------------------------
   distributed_timeout_minutes ..................... 10
