@@ -54,7 +54,9 @@ class Daemon:
         before = self.log().count("serving on port")
         with self._log.open("ab") as output:
             self.process = subprocess.Popen(command, stdout=output, stderr=output, env=self._env)
-        eventually(lambda: self.log().count("serving on port") > before or self.process.poll() is not None, within_s=within_s, what="serving")
+        eventually(
+            lambda: self.log().count("serving on port") > before or self.process.poll() is not None, within_s=within_s, what="serving"
+        )
         assert self.process.poll() is None, self.log()
         self.port = int(re.findall(r"serving on port (\d+)", self.log())[-1])
 
