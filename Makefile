@@ -152,7 +152,7 @@ test-scale: $(VENV)/.ready programs ## 1,250 simulated nodes, a hang and a lost 
 scale-out: $(VENV)/.ready ## the rules in the forms of vmalert and Mimir
 	$(BIN)/python deploy/scale-out/build.py
 
-mutate: $(VENV)/.ready programs ## break every rule in every small way, and see whether a scene notices; RULES=FAMILY for one file
+mutate: $(VENV)/.ready programs ## break every rule in every small way, and count what no scene notices; goes on where it was; RULES=FAMILY for one file
 	$(BIN)/python tests/rules/mutate.py $(RULES)
 
 .venv-live/.ready: tests/live/requirements.txt
