@@ -5,18 +5,19 @@ from __future__ import annotations
 import io
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from trainer_exporter import backtest, cli
-from trainer_exporter.backtest import Log, curves, doctor, report, rule_files
+from trainer_exporter.backtest import Log, curves, doctor, promtool, report, rule_files
 from trainer_exporter.backtest.evidence import values_of
 from trainer_exporter.backtest.gpus import read_gpus
 from trainer_exporter.backtest.rulebook import SHIPPED, Rulebook
 from trainer_exporter.backtest.runbooks import runbook
+from trainer_exporter.backtest.tape import Tape
 from trainer_exporter.backtest.values import Firing, Mark, Result
 from trainer_exporter.errors import TrainerExporterError
 from trainer_exporter.model import Incident, Record
@@ -278,6 +279,48 @@ def test_rules_without_input_and_records_without_a_reader_are_left_away(tmp_path
     ).about({"loss"})
 
     assert [rule.alert or rule.record for rule in book.rules] == ["a:x", "Fed", "Absent", "Unnamed", "Building", "Foreign"]
+
+
+def test_shares_of_the_rules_hold_each_alert_once_with_all_that_it_builds_on(tmp_path: Path) -> None:
+    rules = (
+        "record: 'a:x', expr: loss",
+        "record: 'a:y', expr: 'a:x > 1'",
+        "record: 'b:x', expr: loss",
+        "alert: One, expr: 'a:y'",
+        "alert: Two, expr: 'b:x'",
+        "alert: Three, expr: 'a:x and b:x'",
+    )
+
+    shares = rule_file(tmp_path, *rules).shares(2)
+
+    assert [[rule.alert or rule.record for rule in share.rules] for share in shares] == [
+        ["a:x", "a:y", "One"],
+        ["a:x", "b:x", "Two", "Three"],
+    ]
+    assert [share.order() for share in shares] == [["rules.yml:one"]] * 2
+    assert len(rule_file(tmp_path, *rules).shares(9)) == 3
+    assert len(rule_file(tmp_path, *rules, "alert: Asking, expr: 'ALERTS{alertname=\"One\"}'").shares(2)) == 1
+
+
+def test_rules_that_are_judged_apart_say_the_same(tmp_path: Path) -> None:
+    book = rule_file(
+        tmp_path,
+        "record: 'a:x', expr: loss > 1",
+        "alert: High, expr: 'a:x', labels: {severity: critical}",
+        "alert: Higher, expr: 'a:x > 2', for: 30s, labels: {severity: warning}",
+        "alert: Low, expr: 'loss < 1', labels: {severity: info}",
+    )
+    tape = Tape()
+    for value in (0.5, 2.0, 3.0, 3.0, 3.0, 3.0, 0.5):
+        tape.scrape({'loss{run="heron"}': value})
+
+    apart = promtool.evaluate([tape], book, at_once=3)
+
+    def told(found: list[tuple[float, Mapping[str, str]]]) -> list[tuple[float, str]]:
+        return sorted((at_s, labels["alertname"]) for at_s, labels in found)
+
+    assert told(apart) == told(promtool.evaluate([tape], book, at_once=1))
+    assert {(0.0, "Low"), (15.0, "High"), (60.0, "Higher")} <= set(told(apart))
 
 
 def test_a_file_that_is_no_rule_file_is_named(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -23,6 +24,9 @@ from trainer_exporter.errors import TrainerExporterError
 Labels = Mapping[str, str]
 Waiting = Callable[[float], None]  # seconds since promtool began
 
+MOST_AT_ONCE: Final = 4  # more hardly gain: what most alerts build on is judged by each
+LONG: Final = 50_000  # judgements of a rule, some five seconds
+
 _TICK_S: Final = 0.5
 _FIRING: Final = 'ALERTS{alertstate="firing",alertname!="Watchdog"}'
 _GOT: Final = re.compile(r"(?m), time: (\w+), *\n +exp:.*\n +got:(.*)$")
@@ -33,10 +37,18 @@ _PAGE: Final = re.compile(r"(?m)^ +Labels:(\{.*\})\n +Annotations:(\{.*\})")
 _UNIT_S: Final = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800, "y": 31536000}
 
 
-def evaluate(tapes: Sequence[Tape], rules: Rulebook, *, waiting: Waiting = lambda _: None) -> list[tuple[float, Labels]]:
-    """(seconds since the start, labels) of every alert that fires at an evaluation, in the order of time; by the real Prometheus."""
-    asked = [{"expr": _FIRING, "eval_time": f"{number * INTERVAL_S}s"} for number in range(max(tape.scrapes for tape in tapes))]
-    said = _ask(tapes, rules, {"promql_expr_test": asked}, waiting)
+def evaluate(
+    tapes: Sequence[Tape], rules: Rulebook, *, at_once: int | None = None, waiting: Waiting = lambda _: None
+) -> list[tuple[float, Labels]]:
+    """(seconds since the start, labels) of every alert that fires at an evaluation, in the order of time; by the real Prometheus.
+
+    ``at_once``: how many promtool may share the rules; as many as are worth it unless given.
+    """
+    scrapes = max(tape.scrapes for tape in tapes)
+    if at_once is None:
+        at_once = min(os.cpu_count() or 1, MOST_AT_ONCE) if scrapes * len(rules.rules) > LONG else 1
+    asked = [{"expr": _FIRING, "eval_time": f"{number * INTERVAL_S}s"} for number in range(scrapes)]
+    said = "\n".join(_ask(tapes, rules.shares(at_once), {"promql_expr_test": asked}, waiting))
     found = [(_seconds(match[1]), _labels(alert)) for match in _GOT.finditer(said) for alert in _ALERT.findall(match[2])]
     return sorted(found, key=lambda each: each[0])
 
@@ -46,7 +58,7 @@ def pages(
 ) -> list[tuple[float, Labels, Labels]]:
     """(seconds, labels, annotations) of the alerts of these names at these moments, with their templates filled in as for a page."""
     asked = [{"eval_time": f"{seconds:.0f}s", "alertname": alert, "exp_alerts": []} for alert, seconds in sorted(moments)]
-    said = _ask(tapes, rules, {"alert_rule_test": asked}, waiting, annotated=True)
+    (said,) = _ask(tapes, [rules], {"alert_rule_test": asked}, waiting, annotated=True)
     starts = list(_CASE.finditer(said))
     ends = [*(case.start() for case in starts[1:]), len(said)]
     return [
@@ -57,46 +69,58 @@ def pages(
 
 
 def _ask(
-    tapes: Sequence[Tape], rules: Rulebook, questions: Mapping[str, Sequence[Any]], waiting: Waiting, *, annotated: bool = False
-) -> str:
-    """What promtool says to a test with these questions."""
+    tapes: Sequence[Tape], books: Sequence[Rulebook], questions: Mapping[str, Sequence[Any]], waiting: Waiting, *, annotated: bool = False
+) -> list[str]:
+    """What promtool says to a test with these questions, for each book."""
     program = shutil.which("promtool")
     if program is None:
         raise TrainerExporterError("promtool is missing: it comes with Prometheus (on Debian: apt-get install prometheus)")
     test = {"interval": f"{INTERVAL_S}s", "input_series": [series for tape in tapes for series in tape.input_series()], **questions}
-    document = {
-        "rule_files": ["rules.yml"],
-        "evaluation_interval": f"{INTERVAL_S}s",
-        "group_eval_order": rules.order(),
-        "tests": [test],
-    }
     with tempfile.TemporaryDirectory(prefix="trainer-exporter-backtest-") as folder:
-        Path(folder, "rules.yml").write_text(json.dumps(rules.document(annotated=annotated)))  # JSON is YAML
-        Path(folder, "backtest.yml").write_text(json.dumps(document))
-        code, said = _run([program, "test", "rules", "backtest.yml"], folder, waiting)
-    if code != 0 and "got:" not in said:
-        raise TrainerExporterError(f"promtool cannot evaluate the rules: {said.strip()[:500]}")
-    return said
+        commands = []
+        for number, book in enumerate(books):
+            document = {
+                "rule_files": [f"rules-{number}.yml"],
+                "evaluation_interval": f"{INTERVAL_S}s",
+                "group_eval_order": book.order(),
+                "tests": [test],
+            }
+            Path(folder, f"rules-{number}.yml").write_text(json.dumps(book.document(annotated=annotated)))  # JSON is YAML
+            Path(folder, f"backtest-{number}.yml").write_text(json.dumps(document))
+            commands.append([program, "test", "rules", f"backtest-{number}.yml"])
+        answers = _run(commands, Path(folder), waiting)
+    for code, said in answers:
+        if code != 0 and "got:" not in said:
+            raise TrainerExporterError(f"promtool cannot evaluate the rules: {said.strip()[:500]}")
+    return [said for _, said in answers]
 
 
-def _run(command: Sequence[str], folder: str, waiting: Waiting) -> tuple[int, str]:
-    seconds = 0.0
-    with Path(folder, "said").open("w+") as said:
-        process = subprocess.Popen(command, cwd=folder, stdout=said, stderr=subprocess.STDOUT, text=True)
-        try:
-            while True:
-                try:
-                    code = process.wait(timeout=_TICK_S)
-                    break
-                except subprocess.TimeoutExpired:
-                    seconds += _TICK_S
-                    waiting(seconds)
-        finally:
-            if process.poll() is None:  # interrupted
+def _run(commands: Sequence[Sequence[str]], folder: Path, waiting: Waiting) -> list[tuple[int, str]]:
+    """(exit code, what it said) of each; all run at once, and none is left when this is interrupted."""
+    outputs = [folder / f"said-{number}" for number in range(len(commands))]
+    running: list[subprocess.Popen[bytes]] = []
+    try:
+        for command, output in zip(commands, outputs, strict=True):
+            with output.open("wb") as said:
+                running.append(subprocess.Popen(command, cwd=folder, stdout=said, stderr=subprocess.STDOUT))
+        _wait_for(running, waiting)
+    finally:
+        for process in running:
+            if process.poll() is None:
                 process.kill()
                 process.wait()
-        said.seek(0)
-        return code, said.read()
+    return [(process.returncode, output.read_text()) for process, output in zip(running, outputs, strict=True)]
+
+
+def _wait_for(running: Sequence[subprocess.Popen[bytes]], waiting: Waiting) -> None:
+    seconds = 0.0
+    for process in running:
+        while process.poll() is None:
+            try:
+                process.wait(timeout=_TICK_S)
+            except subprocess.TimeoutExpired:
+                seconds += _TICK_S
+                waiting(seconds)
 
 
 def _labels(text: str) -> dict[str, str]:

@@ -82,15 +82,22 @@ class Rulebook:
 
     def about(self, metrics: Collection[str]) -> Rulebook:
         """The rules that can say something where only these metrics are there, and that an alert depends on."""
-        fed = self._fed(metrics)
-        needed: set[str] = set()
-        waiting = {word for rule in fed if rule.alert for word in rule.words | _words_in(rule.body.get("annotations"))}
-        while waiting:
-            needed |= waiting
-            waiting = {word for rule in fed if rule.record in waiting for word in rule.words} - needed
-        kept = Rulebook(())
-        kept._groups, kept.rules = self._groups, [rule for rule in fed if rule.alert or rule.record in needed]
-        return kept
+        fed = self._kept(self._fed(metrics))
+        needed = fed._behind([rule for rule in fed.rules if rule.alert])
+        return self._kept([rule for rule in fed.rules if rule.alert or rule.record in needed])
+
+    def shares(self, count: int) -> list[Rulebook]:
+        """The same in at most ``count`` books that can be judged apart, each alert with all that it builds on.
+
+        Records that several alerts build on stand in several books. Rules that ask for alerts stay together.
+        """
+        if any(not rule.words.isdisjoint(_OF_PROMETHEUS) for rule in self.rules):
+            return [self]
+        found: list[set[int]] = [set() for _ in range(count)]
+        for whole in sorted(map(self._whole, (rule for rule in self.rules if rule.alert)), key=len, reverse=True):
+            share = min(found, key=lambda share: len(share | whole))
+            share |= whole
+        return [self._kept([rule for place, rule in enumerate(self.rules) if place in share]) for share in found if share]
 
     def metrics(self) -> set[str]:
         """The exporters' metrics that the rules ask for."""
@@ -116,6 +123,25 @@ class Rulebook:
             left.remove(name)
             ordered.append(name)
         return ordered
+
+    def _kept(self, rules: Sequence[Rule]) -> Rulebook:
+        kept = Rulebook(())
+        kept._groups, kept.rules = self._groups, list(rules)
+        return kept
+
+    def _whole(self, alert: Rule) -> set[int]:
+        """Places of an alert and of the records that it builds on."""
+        needed = self._behind([alert])
+        return {place for place, rule in enumerate(self.rules) if rule is alert or (rule.record and rule.record in needed)}
+
+    def _behind(self, alerts: Sequence[Rule]) -> set[str]:
+        """All words on which these alerts build, directly or through records."""
+        needed: set[str] = set()
+        waiting = {word for rule in alerts for word in rule.words | _words_in(rule.body.get("annotations"))}
+        while waiting:
+            needed |= waiting
+            waiting = {word for rule in self.rules if rule.record in waiting for word in rule.words} - needed
+        return needed
 
     def _of(self, group: str) -> list[Rule]:
         return [rule for rule in self.rules if rule.group == group]
