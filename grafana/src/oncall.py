@@ -10,7 +10,7 @@ from typing import Any
 from alerts import RUNBOOK, WATCHDOG, causes, firing, in_words
 from grafana_foundation_sdk.builders import common
 from grafana_foundation_sdk.models import common as looks
-from grafana_foundation_sdk.models.dashboard import Dashboard, VariableSort
+from grafana_foundation_sdk.models.dashboard import Dashboard, ValueMap, ValueMappingResult, VariableSort
 from house import (
     GREEN,
     NODE_OF_ROW,
@@ -41,7 +41,7 @@ from house import (
     words,
 )
 from oncall_stall import anatomy, reasons
-from shapes import without_place
+from shapes import AGE, without_place
 
 HERE = 'cluster=~"$cluster"'
 KINDS = {"critical": ("page", RED), "warning": ("ticket", ORANGE)}
@@ -55,6 +55,7 @@ CAUSES = {
     "data": ("the GPUs wait for data", ORANGE),
     "unknown": ("not known", SLATE),
 }
+QUIET = "All quiet"
 EMPTY, UNPAINTED, WRAPPED = option("noValue", "–"), option("thresholds", transparent()), option("custom.wrapText", True)
 
 
@@ -151,7 +152,7 @@ def _incidents() -> Any:
     by = "cluster, run, instance, alertname, severity"
     told = causes(TOLD)
     age = f"max by ({by}) (time() - ALERTS_FOR_STATE{{{HERE}}} and on ({by}, uuid) ({told}))"
-    quiet = f'label_replace(0 * max ({WATCHDOG}), "alertname", "All quiet", "", "") unless on () ({told})'
+    quiet = f'label_replace(0 * max ({WATCHDOG}) - 1, "alertname", "{QUIET}", "", "") unless on () ({told})'
     incidents = f'label_replace({age} or {quiet}, "first", "$1", "alertname", "(.+)")'
     causing = f"max by (cluster, run, cause) (run:stall_cause:info{{{HERE}}} and on (cluster, run) run:stalled_seconds:min{{{HERE}}})"
     surest = f'label_replace(topk by (cluster, run) (1, run:suspect_gpu{{{HERE}}}), "at", "$1", "instance", "(.+)")'
@@ -166,24 +167,26 @@ def _incidents() -> Any:
         about=about,
         absent="not judged",
     )
-    names = {"Value #A": "age", "Value #D": "alerts", "alertname": "what", "instance": "node"}
-    order = ("severity", "Value #A", "run", "instance", "alertname", "cause", "suspect", "reason", "first", "Value #D")
+    # "Value" where nothing but the first query has an answer: when all is quiet
+    names = {"Value": "age", "Value #A": "age", "Value #D": "alerts", "alertname": "what", "instance": "node"}
+    order = ("severity", "Value", "Value #A", "run", "instance", "alertname", "cause", "suspect", "reason", "first", "Value #D")
     merge, organize = columns(*order, hidden=("Time", "cluster", "Value #B", "Value #C"), names=names)
-    panel.transformations([merge, _where_known("Value #A"), organize])
+    panel.transformations([merge, _where_known("Value #A", "Value"), organize])
     panel.sort_by([common.TableSortByFieldState().display_name("kind").desc(False)]).cell_height(looks.TableCellHeight.LG)
     return _dressed(panel)
 
 
-def _where_known(field: str) -> Any:
-    known = {"fieldName": field, "config": {"id": "isNotNull", "options": {}}}
-    return shaped("filterByValue", type="include", match="any", filters=[known])
+def _where_known(*fields: str) -> Any:
+    known = [{"fieldName": field, "config": {"id": "isNotNull", "options": {}}} for field in fields]
+    return shaped("filterByValue", type="include", match="any", filters=known)
 
 
 def _dressed(panel: Any) -> Any:
     panel.override_by_name("severity", [*painted(KINDS), option("displayName", "kind"), option("custom.width", 80)])
-    panel.override_by_name("age", [option("unit", "s"), option("decimals", 0), option("custom.width", 80)])
+    panel.override_by_name("age", [*AGE, option("custom.width", 80)])
     summary, remedy = (option("mappings", in_words(annotation)) for annotation in ("summary", "remedy"))
     panel.override_by_name("what", [summary, links(link("Runbook", RUNBOOK)), option("custom.width", 330)])
+    remedy.value.append(ValueMap({QUIET: ValueMappingResult("nothing to do")}))
     panel.override_by_name("first", [option("displayName", "first remedy"), remedy, WRAPPED])
     panel.override_by_name("run", [links(link("Run", RUN_OF_ROW)), option("custom.width", 160), EMPTY])
     panel.override_by_name("node", [links(link("Node", NODE_OF_ROW)), option("custom.width", 80), EMPTY])

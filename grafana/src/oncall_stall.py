@@ -58,7 +58,7 @@ def reasons() -> list[Any]:
 
 
 def anatomy(page: Page) -> None:
-    page.row("Why does $run stand still?")
+    page.row("Does $run stand still, and why?")
     page.add(_states(), width=10, height=5)
     page.add(suspects(), width=6, height=5)
     page.add(_missing(), width=4, height=5)

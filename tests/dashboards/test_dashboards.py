@@ -226,6 +226,19 @@ def test_what_a_link_takes_from_its_row_is_not_shown_in_other_words(dashboard: d
     assert replaced == []
 
 
+def test_rows_are_kept_by_their_value_also_where_one_query_alone_has_an_answer(dashboard: dict[str, Any]) -> None:
+    """Grafana calls the only answer's column Value, which is Value #A beside others."""
+    shapes = [(panel["title"], shape) for panel in panels(dashboard) for shape in panel.get("transformations", [])]
+
+    emptied = [
+        title
+        for title, shape in shapes
+        if shape["id"] == "filterByValue" and not {"Value", "Value #A"} <= {one["fieldName"] for one in shape["options"]["filters"]}
+    ]
+
+    assert emptied == []
+
+
 def test_each_reason_and_cause_that_the_rules_give_is_told_in_words() -> None:
     written = "".join(path.read_text(encoding="utf-8") for path in RULES)
     board = json.dumps(built("oncall"))
