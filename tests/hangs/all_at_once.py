@@ -1,6 +1,6 @@
 """Why jobs hang, and which node to look at, in real time: ``python tests/hangs/all_at_once.py [--share JOBS] [SCENE ...]``.
 
-Each scene is a job on eight GPUs of each of four nodes, with four real daemons (hang_fleet.py); all are played at once, three minutes of
+Each scene is a job on eight GPUs of each of four nodes, with four real daemons (hang_fleet.py); all are played at once, two minutes of
 training first. Prometheus, Alertmanager, their configurations, rules, routes and durations are the shipped ones; only addresses are ours.
 It prints a table of what was told and fails where that is wrong: the alert, its cause, its suspect, or a word about a job that is well.
 """
@@ -35,8 +35,8 @@ from stack import (  # noqa: E402 - idem
     receiver,
 )
 
-CALM_S = 180.0
-WATCHED_S = 390.0  # from what happens on, also where all has been said
+CALM_S = 120.0
+WATCHED_S = 330.0  # from what happens on, also where all has been said
 KNOWN_S = 120.0  # after which the cause of a hang stands, also where something was paged before that
 PATIENCE_S = 300.0
 
@@ -149,6 +149,7 @@ def _show(rows: Sequence[Sequence[str]]) -> None:
         sys.stdout.write("| " + " | ".join(row) + " |\n")
         if row is rows[0]:
             sys.stdout.write("|" + "---|" * len(row) + "\n")
+    sys.stdout.flush()
 
 
 def _suspects_of(server: Prometheus, jobs: Mapping[str, Job]) -> list[dict[str, Any]]:
