@@ -10,14 +10,14 @@ from typing import Final, NamedTuple
 
 # A word that stood here often stands again nearby, where Python's own search is the cheaper one.
 _NEARBY_BYTES: Final = 2048
-_MARKS: Final = (b"\r", b"\x1b", b"\0", b"\b", b"]:")  # of redraws, colours, what was typed over, and another rank's prefix
+_MARKS: Final = (b"\x1b", b"\0", b"\b", b"]:")  # of colours, of what was typed over, and of another rank's prefix
 _FEWEST: Final = 16  # lines that are worth being looked at as a block
 
 Search = Callable[[bytes, int], int]
 
 
 class PlainLines(NamedTuple):
-    """Lines of a block in which nothing is wrapped or redrawn, and none is over long."""
+    """Lines of a block without colours and without another rank's prefix, none of them over long."""
 
     texts: list[str]
     starts: list[int]  # in the block, by byte

@@ -168,7 +168,8 @@ class Intake:
     def _note_read(self, block: PlainLines, begin: int, end: int, claimed: set[int]) -> None:
         self._counts["parsed"] += end - begin
         claimed.update(block.starts[begin:end])
-        self._earlier.extend(block.texts[max(begin, end - _REMEMBERED) : end])
+        shown = (text.rpartition("\r")[2].rstrip() for text in block.texts[max(begin, end - _REMEMBERED) : end])
+        self._earlier.extend(text for text in shown if "%|" not in text)
 
     def _open(self, data: bytes, first_line: int, claimed: set[int]) -> int:
         """Offer the file's first lines to the formats that are recognised by nothing else; where in the block the rest begins."""

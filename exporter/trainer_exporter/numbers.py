@@ -40,12 +40,19 @@ def integer(text: str) -> int | None:
 
 def duration(text: str) -> float | None:
     """Seconds of ``[N days, ][H:]MM:SS[.ff]``; None when the text is no duration."""
+    parts = text.split(":")
+    if len(parts) == 3 and len(text) <= _MAX_DIGITS:  # nearly all are of this kind
+        hours, minutes, whole = parts
+        if hours.isdecimal() and minutes.isdecimal() and whole.isdecimal():
+            return float(int(hours) * 3600 + int(minutes) * 60 + int(whole))
+    return _odd_duration(text)
+
+
+def _odd_duration(text: str) -> float | None:
     total = 0.0
     if "d" in text and (days := _DAYS.match(text)) is not None:
         total, text = 86400.0 * int(days[1]), text[days.end() :]
     parts = text.split(":")
-    if len(parts) == 3 and len(text) <= _MAX_DIGITS and "" not in parts and "".join(parts).isdecimal():  # nearly all are of this kind
-        return total + (int(parts[0]) * 3600 + int(parts[1]) * 60 + int(parts[2]))
     if not 2 <= len(parts) <= 3:
         return None
     seconds = 0.0

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trainer_exporter.claims import Event
-from trainer_exporter.formats import registry
+from trainer_exporter.formats import Format, registry
+from trainer_exporter.formats.base import BlockParser, Parser, Reading
 from trainer_exporter.intake import Intake
-from trainer_exporter.model import Chunk, Incident, Record
+from trainer_exporter.model import Chunk, Incident, Line, Record
 
-FORMATS = registry()
 ORDINARY = '{"current_steps": %d, "total_steps": 9000, "loss": %s, "lr": 5e-05, "epoch": 0.1, "percentage": 0.2, "elapsed_time": "%s"}'
 ODD = (
     '{"current_steps": 40, "total_steps": 9000, "eval_loss": 1.5, "epoch": 0.1, "elapsed_time": "0:00:10"}',
@@ -40,23 +41,97 @@ TIMES = st.sampled_from(("0:00:10", "1 day, 2:03:04", "2500:00:00", "12:13", "?"
 LINES = st.one_of(*[st.tuples(st.integers(0, 999), LOSSES, TIMES).map(lambda said: ORDINARY % said)] * 12, st.sampled_from(ODD))
 
 
-def events(chunks: Sequence[str]) -> tuple[list[Event], Intake]:
-    intake, said, line = Intake(FORMATS), [], 1
-    for chunk in chunks:
-        said += intake.feed(Chunk(chunk.encode(), line, 0.0, live=False))
-        line += chunk.count("\n")
+BAR = "%3d%%|%s| %d/%d [00:%02d<2:00:00,  1.01it/s]"
+RECORD = "{'loss': %s, 'grad_norm': 0.5, 'learning_rate': 4.9e-05, 'epoch': %s}"
+ODD_PIECES = (
+    "{'eval_loss': '1.2', 'eval_runtime': '3.0', 'epoch': '0.5'}",
+    "{'train_runtime': 12.0, 'train_loss': 1.5, 'epoch': 3.0}",
+    "{'loss': 1.5, 'epoch': 0.25, 'global_step/max_steps': '5/9'}",
+    "{'loss': None}",
+    "{'loss': 1.",
+    " 50%|#####     | 5/10 [00:01<00:01,  5.0it/s]",
+    " 50%|#####     | 5/10 [00:01<00:01,  5.0it/s, loss=1.5]",
+    "Writing model shards: 100%|##########| 1/1 [00:01<00:00,  1.0it/s]",
+    "***** Running training *****",
+    "  Num examples = 1,000",
+    "  1%|          | 40/9000 [00:4",
+    "Traceback (most recent call last):",
+    "warning: something else",
+    " ",
+)
+
+
+@st.composite
+def consoles(draw: st.DrawFn) -> list[str]:
+    """Lines of a Trainer's console: bars that are redrawn, what is printed between them, and what else may stand there."""
+    lines, step, total = [], 0, draw(st.sampled_from((9000, 9000, 10)))
+    for _ in range(draw(st.integers(0, 80))):
+        pieces = []
+        for _ in range(draw(st.sampled_from((0, 1, 2, 3, 5)))):
+            step = max(0, min(total, step + draw(st.sampled_from((1, 1, 1, 2, 10, 0, -30)))))
+            pieces.append(BAR % (step * 100 // total, " " * 10, step, total, step % 60))
+            pieces += [draw(st.sampled_from(ODD_PIECES))] * (draw(st.integers(0, 30)) == 0)
+        if draw(st.integers(0, 5)):
+            pieces.append(
+                RECORD % (draw(st.sampled_from(("1.5", "'1.5'", "nan", "0.0"))), draw(st.sampled_from((f"{step / 90:.2f}", "'0.1'"))))
+            )
+        else:
+            pieces.append(draw(st.sampled_from(ODD_PIECES)))
+        lines.append(draw(st.sampled_from(("\r", "\r", ""))) + draw(st.sampled_from(("\r", " " * 8 + "\r"))).join(pieces))
+    return lines
+
+
+class Alone:
+    """A parser that reads no blocks."""
+
+    def __init__(self, parser: Parser) -> None:
+        self._parser = parser
+
+    @property
+    def wants_all(self) -> bool:
+        return self._parser.wants_all
+
+    def parse(self, line: Line) -> Reading | None:
+        return self._parser.parse(line)
+
+    def flush(self) -> Reading:
+        return self._parser.flush()
+
+
+def alone(one: Format) -> Format:
+    return replace(one, parser=lambda: Alone(one.parser()))
+
+
+FORMATS = registry()
+LINE_BY_LINE = tuple(alone(one) for one in FORMATS)
+
+
+def events(lines: Sequence[str], *, size: int, formats: Sequence[Format] = FORMATS) -> tuple[list[Event], Intake]:
+    """What these lines say, so many at a time."""
+    intake, said = Intake(formats), list[Event]()
+    for at in range(0, len(lines), size):
+        block = "".join(f"{line}\n" for line in lines[at : at + size])
+        said += intake.feed(Chunk(block.encode(), at + 1, 0.0, live=False))
     return said, intake
 
 
-@settings(max_examples=200, deadline=None)
-@given(lines=st.lists(LINES, max_size=120))
-def test_a_file_says_the_same_in_one_block_as_line_by_line(lines: list[str]) -> None:
-    one_by_one, slow = events([f"{line}\n" for line in lines])
+@settings(max_examples=100, deadline=None)
+@given(lines=st.one_of(st.lists(LINES, max_size=120), consoles()), size=st.integers(16, 120))
+def test_lines_say_the_same_whether_their_format_reads_blocks_or_not(lines: list[str], size: int) -> None:
+    one_by_one, slow = events(lines, size=size, formats=LINE_BY_LINE)
 
-    at_once, quick = events(["".join(f"{line}\n" for line in lines)])
+    at_once, quick = events(lines, size=size)
 
-    assert repr(sorted(at_once, key=lambda event: event.line)) == repr(one_by_one)
+    assert repr(at_once) == repr(one_by_one)
     assert (quick.counts, quick.last_unrecognised, quick.format) == (slow.counts, slow.last_unrecognised, slow.format)
+
+
+@pytest.mark.parametrize("name", ["hf_trainer", "llama_factory"])
+def test_these_formats_read_blocks(name: str) -> None:
+    (one,) = [one for one in FORMATS if one.name == name]
+
+    assert isinstance(one.parser(), BlockParser)
+    assert not isinstance(alone(one).parser(), BlockParser)
 
 
 @pytest.mark.parametrize("place", [0, 1, 15, 16, 17, 48, 199])
@@ -64,7 +139,7 @@ def test_trouble_between_a_trainers_lines_is_heard_where_it_stands(place: int) -
     lines = [ORDINARY % (step, "1.5", "0:00:10") for step in range(200)]
     lines.insert(place, "torch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 MiB")
 
-    said, _ = events(["".join(f"{line}\n" for line in lines)])
+    said, _ = events(lines, size=len(lines))
 
     assert [event.line for event in said if isinstance(event, Incident)] == [place + 1]
     assert len([event for event in said if isinstance(event, Record)]) == 200

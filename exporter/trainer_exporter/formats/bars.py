@@ -22,6 +22,10 @@ _BAR: Final = re.compile(
 _PLAIN: Final = re.compile(r" *\d{1,3}%\|[^|]*\| *\d{1,15}/(\d{1,15}) \[[\d:]+<(?:[\d:]+|\?), +[^\],]*(?:it/s|s/it)\]$")
 
 
+_FEWEST: Final = 2  # bars on a line, of which one is overtaken
+SAVE: Final = "Writing model shards:"  # version 5 of the Trainer shows a save by a bar of its own, and by nothing else
+
+
 class Bar(NamedTuple):
     """One redraw of a bar. Of most only the place is asked for, so its times are read when they are wanted."""
 
@@ -54,6 +58,29 @@ def news(pieces: Sequence[str]) -> Sequence[str]:
         for at, piece in enumerate(pieces)
         if not (0 < at < last and totals[at] and totals[at - 1] == totals[at] == totals[at + 1] == totals[at + 2])
     ]
+
+
+class Overtaken(NamedTuple):
+    """A line on which one plain bar was redrawn, again and again, until something else was printed."""
+
+    first: Bar
+    last: Bar
+    rest: str  # what was printed
+
+
+def overtaken(text: str, total: int | None) -> Overtaken | None:
+    """What is worth reading of a line on which a bar of this total stands in each place but the last; None of any other line.
+
+    What stands between the first and the last bar may be torn: both are ahead of it in what they tell.
+    """
+    *bars, rest = text.lstrip("\r").split("\r")
+    is_alike = text.count(f"/{total} [") == text.count("%|") == len(bars) and text.count("{'") == 1
+    if len(bars) < _FEWEST or not is_alike or "oss=" in text or "Step: " in text or SAVE in text:
+        return None
+    begin, end, rest = bar(bars[0].rstrip()), bar(bars[-1].rstrip()), rest.rstrip()
+    if begin is None or end is None or not (begin.is_plain and end.is_plain and begin.total == end.total == total):
+        return None
+    return Overtaken(begin, end, rest) if begin.done < end.done and rest.endswith("}") else None
 
 
 def bar(text: str) -> Bar | None:

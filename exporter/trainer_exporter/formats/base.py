@@ -35,11 +35,11 @@ class Parser(Protocol):
 class BlockParser(Parser, Protocol):
     """Reads whole blocks of ordinary lines in less time than one by one, and says of them the same."""
 
-    def parse_block(self, texts: Sequence[str], number: int) -> tuple[int, Reading]:
-        """How many of these lines were read, from the first on, and what they say. ``number`` is that of the first line.
+    def parse_block(self, texts: Sequence[str], first: int) -> tuple[int, Reading]:
+        """How many of these lines were read, from the first on, and what they say. ``first`` is the number of the first.
 
-        It reads up to the first line that it would rather see alone. In none of the lines is a redraw, a colour, or trouble; wrappers
-        have not been taken off.
+        It reads up to the first line that it would rather see alone. In none of the lines is a colour or trouble; wrappers have not been
+        taken off, nor have redraws been taken apart.
         """
 
 

@@ -16,11 +16,12 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from trainer_exporter.formats.announcements import RUNNING, TRAINING, UNSLOTH, Announcements, is_unsloth
-from trainer_exporter.formats.bars import SIGN, Bar, bar, news
+from trainer_exporter.formats.bars import SAVE, SIGN, Bar, bar, news, overtaken
 from trainer_exporter.formats.base import LOSS, NOTHING, Format, Reading
 from trainer_exporter.formats.dicts import evaluation, has_own_step, hidden_nonfinite, pairs, results, training_fields
 from trainer_exporter.formats.epochs import EpochMark, StepsFromEpochs
@@ -28,7 +29,6 @@ from trainer_exporter.model import Line, Malformed, Phase, Record
 from trainer_exporter.numbers import NUMBER, number
 
 _TRAINING_KEYS: Final = ("loss", "learning_rate", "loss/policy_avg")
-_SAVE_BAR: Final = "Writing model shards:"  # version 5 shows a save by a bar of its own, and by nothing else
 _OPENINGS: Final = ("{'loss': ", "{'eval_", "{'train_runtime': ", "{'grad_norm': ", "{'learning_rate': ", "{'eps': ")
 _STEP_LINE: Final = re.compile(  # a logger writes it behind the bar, on the same line
     rf"(?:^|INFO - \S+ -) *Step: (?P<step>\d{{1,15}}), LR: (?P<learning_rate>{NUMBER}), Loss: (?P<loss>{NUMBER})"
@@ -87,6 +87,20 @@ class HfTrainer:
             return None if said is None and not out else [*out, *(said or ())]
         return self._announced(line, text)
 
+    def parse_block(self, texts: Sequence[str], first: int) -> tuple[int, Reading]:
+        """Lines on which the training's bar was redrawn until a dictionary was printed: of the bars the first and the last are read."""
+        out: list[Record | Malformed] = []
+        for at, text in enumerate(texts):
+            drawn = overtaken(text, self._total) if self._phase is Phase.TRAINING and self._is_at_work and not self.wants_all else None
+            found = {} if drawn is None or not drawn.rest.startswith(_OPENINGS[0]) or has_own_step(drawn.rest) else pairs(drawn.rest)
+            if drawn is None or number(found.get("loss", "")) is None or (self._step is not None and drawn.last.done <= self._step):
+                return at, out
+            line = Line(drawn.rest, first + at)
+            out += self._drawn(line, drawn.first)
+            out += self._drawn(line, drawn.last)
+            out += self._read_pairs(line, drawn.rest, found) or ()
+        return len(texts), out
+
     @property
     def _is_at_work(self) -> bool:
         return self._total is not None and not self._has_closed
@@ -113,11 +127,14 @@ class HfTrainer:
     def _read_bar(self, line: Line, text: str) -> list[Record | Malformed]:
         drawn = bar(text)
         if drawn is None or not drawn.is_plain:
-            is_save = self._is_at_work and _SAVE_BAR in text
+            is_save = self._is_at_work and SAVE in text
             return self._enter(line, Phase.CHECKPOINTING) if is_save else []
         if not self._is_the_training(drawn):
             self._other_bar = drawn
             return self._enter(line, Phase.EVALUATING) if self._is_at_work else []
+        return self._drawn(line, drawn)
+
+    def _drawn(self, line: Line, drawn: Bar) -> list[Record | Malformed]:
         self._announcements.end_block()
         out = self._resolved(drawn) if self._held else []
         self._learn_late(drawn)
@@ -163,7 +180,9 @@ class HfTrainer:
             return None
         if not text.endswith("}"):
             return [Malformed(line.number, "truncated")] if text.startswith(_OPENINGS) else None
-        found = pairs(text)
+        return self._read_pairs(line, text, pairs(text))
+
+    def _read_pairs(self, line: Line, text: str, found: dict[str, str]) -> Reading | None:
         if any(key in found for key in _TRAINING_KEYS):
             fields = training_fields(found)
             held = _Held(line, fields, results(found), _epoch(found, text), self._training(), is_training=True)

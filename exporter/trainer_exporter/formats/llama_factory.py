@@ -72,10 +72,10 @@ class LlamaFactory:
         said = _v1_checkpoint(line)
         return self._announcements.read(line, text) if said is None else said
 
-    def parse_block(self, texts: Sequence[str], number: int) -> tuple[int, Reading]:
+    def parse_block(self, texts: Sequence[str], first: int) -> tuple[int, Reading]:
         if self.wants_all:
             return 0, NOTHING
-        records = _records(_documents(texts), number)
+        records = _records(_documents(texts), first)
         return len(records), records
 
     def flush(self) -> Reading:

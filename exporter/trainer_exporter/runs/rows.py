@@ -6,9 +6,9 @@ alone, and a field is taken in as a whole. What is not ordinary is folded one by
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
-from math import isfinite
+from itertools import pairwise, takewhile
 from typing import Final, NamedTuple
 
 from trainer_exporter.model import Incident, Record
@@ -108,9 +108,15 @@ def rows(events: Sequence[Placed]) -> Rows | None:
     records = [event for event, _ in events if isinstance(event, Record)]
     found = _columns(records)
     steps = found.pop("step").values
-    if len(records) < len(events) or not all(isfinite(sum(column.values)) for column in found.values()):
+    if len(records) < len(events) or not all(math.isfinite(sum(column.values)) for column in found.values()):
         return None
     return Rows(steps, found, [moment for _, moment in events], records[-1])
+
+
+def told_before(part: Sequence[Placed], step: float) -> int:
+    """How many records at the beginning of a part are not beyond a step."""
+    known = takewhile(lambda one: isinstance(one[0], Record) and one[0].fields.get("step", math.inf) <= step, part)
+    return sum(1 for _ in known)
 
 
 def _columns(records: Sequence[Record]) -> dict[str, Column]:

@@ -16,7 +16,7 @@ from trainer_exporter.runs import signals
 from trainer_exporter.runs.attempt import SPIKING, Attempt
 from trainer_exporter.runs.flops import efficiency, logged_shape
 from trainer_exporter.runs.restarts import SourceState, per_step, step_duration, tokens_per_second
-from trainer_exporter.runs.rows import Placed, Rows, parts, rows
+from trainer_exporter.runs.rows import Placed, Rows, parts, rows, told_before
 from trainer_exporter.runs.saving import Saves
 from trainer_exporter.runs.series import Streaks
 from trainer_exporter.runs.timeline import Moment
@@ -88,7 +88,10 @@ class RunState:
         """As ``fold`` for each of them."""
         for part in parts(events):
             self.fold(*part[0], source=source, format_name=format_name)
-            rest = part[1:]
+            known = 1 + told_before(part[1:], self.attempt.step or 0.0)
+            for event, moment in part[1:known]:
+                self.fold(event, moment, source=source, format_name=format_name)
+            rest = part[known:]
             told = rows(rest)
             if told is not None and self._can_take(told, source):
                 self._fold_rows(told, source)
