@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
 from rulebook import alerts
+from trainer_exporter import backtest
 from trainer_exporter.backtest.values import Firing, Log, Result
+from trainer_exporter.formats import registry
 from trainer_exporter.model import Record
 from truth import composed, exporters, score
 
@@ -55,6 +58,15 @@ def test_a_label_names_alerts_that_exist_and_lines_that_stand_in_its_log(case: s
 
     assert set(named) <= known
     assert [fault for fault in faults if isinstance(fault, str) and not re.search(fault, text)] == []
+
+
+@pytest.mark.parametrize("path", sorted((score.HERE / "trained").glob("*.log")), ids=lambda path: path.stem)
+def test_every_step_that_a_trained_log_tells_of_is_read_also_when_its_figures_explode(path: Path) -> None:
+    told = [int(step) for step in re.findall(r"(?m)^(?:\S+ )*?step: (\d+)/", path.read_text())]
+
+    (log,) = backtest.read([str(path)], registry())
+
+    assert [int(event.fields["step"]) for event in log.events if isinstance(event, Record) and "step" in event.fields] == told
 
 
 def test_an_alert_in_time_is_right_and_its_delay_counts_from_the_line_of_the_fault() -> None:
