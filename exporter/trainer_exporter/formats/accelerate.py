@@ -17,6 +17,7 @@ from typing import Final
 from trainer_exporter.formats.announcements import TRAINING
 from trainer_exporter.formats.bars import SIGN
 from trainer_exporter.formats.base import LOSS, STARS, Format, Reading
+from trainer_exporter.formats.decimals import Manner
 from trainer_exporter.formats.titled_bars import LastRedraw, TitledBar, titled_bar, value
 from trainer_exporter.model import Checkpoint, CheckpointEvent, Line, Phase, Record
 from trainer_exporter.numbers import NUMBER, number
@@ -43,7 +44,9 @@ class Accelerate:
     def __init__(self) -> None:
         self._redraws = LastRedraw()
         self._counter = _Counter()
+        self._manner = Manner()
         self._began: int | None = None  # the count that the present bar began with
+        self._is_fresh = False  # a bar has begun, and shown no value yet
         self._shown: int | None = None  # the count last drawn
         self._has_values_first = False
         self._is_evaluating = False
@@ -73,7 +76,7 @@ class Accelerate:
             return [*self._redraws.given(), *self._evaluating(line)]
         if "loss" not in _values(drawn):
             if not drawn.postfix and (drawn.done == 0 or (self._shown is not None and drawn.done < self._shown)):
-                self._began = drawn.done
+                self._began, self._is_fresh = drawn.done, True
             self._shown = drawn.done
             return None if not self._has_trained else []
         self._shown = drawn.done
@@ -90,7 +93,8 @@ class Accelerate:
 
     def _drawn(self, line: Line, drawn: TitledBar, total: int) -> Reading:
         epoch = _EPOCH.search(drawn.title)
-        place = self._counter.place(drawn.done, total, epoch)
+        place = self._counter.place(drawn.done, total, epoch, is_fresh=self._is_fresh)
+        self._is_fresh = False
         count = (self._counter.number, drawn.done)
         out = self._redraws.make_way(count, line.number)
         if drawn.done == 0 or count == self._redraws.told:
@@ -100,7 +104,9 @@ class Accelerate:
             place["elapsed_seconds"] = drawn.elapsed_s
         if drawn.remaining_s is not None and "target_steps" in place and epoch is None:
             place["remaining_seconds"] = drawn.remaining_s
-        self._redraws.hold(Record(line.number, {**place, **_values(drawn)}, stamp=line.stamp), count, drawn.postfix)
+        fields = {**place, **_values(drawn, self._manner)}
+        if "loss" in fields:
+            self._redraws.hold(Record(line.number, fields, stamp=line.stamp), count, drawn.postfix)
         return [*out, *self._redraws.given()] if self._has_values_first else out
 
     def _evaluating(self, line: Line) -> list[Record]:
@@ -128,7 +134,10 @@ class Accelerate:
 
 
 class _Counter:
-    """The steps of a bar that may begin anew with each epoch."""
+    """The steps of a bar that may begin anew with each epoch.
+
+    Bars of two ranks in one stream go back and forth: where they could pass for epochs, the step is lost rather than counted on.
+    """
 
     def __init__(self) -> None:
         self.number = 0  # of the bar: those of one epoch, or all
@@ -136,17 +145,22 @@ class _Counter:
         self._done = 0  # as last drawn
         self._total = 0
         self._epoch: int | None = None
+        self._first: tuple[int, int] | None = None  # the first epoch, and the steps before it
         self._begins_anew = False  # with each epoch, as far as is known
         self._goes_on = False  # from one epoch to the next
+        self._is_shared = False  # with another process's bar
 
-    def place(self, done: int, total: int, title: re.Match[str] | None) -> dict[str, float]:
-        """Step and target as fields, the epoch where the title says it."""
+    def place(self, done: int, total: int, title: re.Match[str] | None, *, is_fresh: bool) -> dict[str, float]:
+        """Step and target as fields, the epoch where the title says it. ``is_fresh``: a bar has been drawn from its beginning."""
         epoch = int(title["epoch"]) if title is not None else None
         if self._total == 0:
             # Epochs count from 0 or from 1; where a log begins with a later one, nobody knows how many came before.
             self._before = 0 if epoch is None or epoch < 2 else None
-        else:
-            self._follow(done, total, epoch)
+            self._first = None if epoch is None or self._before is None else (epoch, 0)
+        elif epoch is not None and self._epoch is not None:
+            self._follow_epochs(done, total, epoch, is_fresh=is_fresh)
+        elif done < self._done:
+            self._follow(is_fresh=is_fresh or done == 0)
         self._done, self._total, self._epoch = done, total, epoch
         fields: dict[str, float] = {} if self._before is None else {"step": self._before + done}
         if epoch is not None:
@@ -157,17 +171,28 @@ class _Counter:
             fields["target_steps"] = total
         return fields
 
-    def _follow(self, done: int, total: int, epoch: int | None) -> None:
-        is_next = epoch is not None and self._epoch is not None and epoch == self._epoch + 1
-        if done >= self._done:
-            self._goes_on = self._goes_on or is_next
-            return
+    def _follow_epochs(self, done: int, total: int, epoch: int, *, is_fresh: bool) -> None:
+        assert self._epoch is not None
+        goes_back = done < self._done
+        self.number += goes_back
+        if epoch == self._epoch + 1:
+            self._begins_anew = self._begins_anew or goes_back
+            self._goes_on = not self._begins_anew and (self._goes_on or not goes_back)
+        elif goes_back and not self._begins_anew:
+            self._before, self._first = (0, (epoch, 0)) if is_fresh or done == 0 else (self._before, self._first)
+        if self._begins_anew and self._first is not None:
+            self._before = self._first[1] + max(0, epoch - self._first[0]) * total
+
+    def _follow(self, *, is_fresh: bool) -> None:
+        """A bar without an epoch has gone back."""
         self.number += 1
-        if is_next or self._done >= self._total - 1:
+        was_complete = self._done >= self._total - 1
+        self._is_shared = self._is_shared or not is_fresh
+        if self._is_shared:
+            self._before = None if self._begins_anew or (was_complete and is_fresh) else self._before
+        elif was_complete:
             self._begins_anew = True
             self._before = None if self._before is None else self._before + self._total
-        elif self._begins_anew and epoch is not None and self._epoch is not None:
-            self._before = None if self._before is None else max(0, self._before - (self._epoch - epoch) * total)
         else:
             self._before = 0  # it was not complete: the trainer has started over
 
@@ -179,14 +204,15 @@ def _saving(line: Line, found: re.Match[str]) -> Record:
     return Record(line.number, stamp=line.stamp, phase=Phase.CHECKPOINTING, checkpoint=news)
 
 
-def _values(drawn: TitledBar) -> dict[str, float]:
+def _values(drawn: TitledBar, manner: Manner | None = None) -> dict[str, float]:
+    """Loss and the like behind the bar; of those only what is printed in the ``manner`` of the ones before."""
     printed = {key.lower(): text.strip("[]") for key, text in drawn.pairs.items()}
     fields: dict[str, float] = {}
     name = next((name for name in _LOSSES if name in printed), None)
-    if name is not None and (loss := value(printed[name])) is not None:
-        fields["loss"] = loss
-    for key, field in _FIELDS.items():
-        if key in printed and (read := value(printed[key])) is not None:
+    for key, field in ((name, "loss"), *_FIELDS.items()):
+        if key is None or key not in printed or (read := value(printed[key])) is None:
+            continue
+        if manner is None or manner.accepts(key, printed[key]):
             fields.setdefault(field, read)
     return fields
 

@@ -14,12 +14,12 @@ from collections.abc import Sequence
 from typing import Final
 
 from trainer_exporter.formats.base import LOSS, NOTHING, Format, Reading
-from trainer_exporter.formats.decimals import Decimals
+from trainer_exporter.formats.decimals import FLOAT, Decimals, InOrder, Manner, Verdict
 from trainer_exporter.model import Line, Malformed, Phase, Record
 from trainer_exporter.numbers import NUMBER, number
 
 _HEAD: Final = re.compile(r"^step *(?P<step>\d{1,15})(?: */ *(?P<total>\d{1,15}))? *\| *(?=(?:train )?loss\b)")
-_PIECE: Final = re.compile(rf"^(?P<name>[A-Za-z][\w/ ]*?) *[: ] *(?P<value>{NUMBER}) ?(?P<unit>ms|s)?$")
+_PIECE: Final = re.compile(rf"^(?P<name>[A-Za-z][\w/ ]*?) *[: ] *(?P<value>{FLOAT}|\d{{1,3}}(?:,\d{{3}})*(?:\.\d+)?|\d+) ?(?P<unit>ms|s)?$")
 _TIMED: Final = re.compile(r"\| *dt *[: ] *[\d.]+")
 # How a field ends when nothing follows it; what ends otherwise may be half a number.
 _WHOLE: Final = re.compile(r"\d(?:ms|s)$|sec *[: ] *[\d,]+\.\d+$|(?:norm|loss) *[: ] *\d+\.\d{4,}$|e[-+]\d\d$|nan$|inf$")
@@ -34,9 +34,10 @@ _FIELDS: Final = {
     "tok_per_sec": "tokens_per_second",
     "tokens/sec": "tokens_per_second",
 }
+_LOSSES: Final = {"loss", "train loss"}
 _UNITS: Final = {"ms": 1e3, "s": 1.0}
 
-_FILED: Final = re.compile(rf"^(?P<step>\d{{1,9}}) (?P<what>train|val|hella|hellaswag) (?P<value>{NUMBER})(?P<rest> \|.*)?$")
+_FILED: Final = re.compile(rf"^(?P<step>0|[1-9]\d{{0,8}}) (?P<what>train|val|hella|hellaswag) (?P<value>{FLOAT})(?P<rest> \|.*)?$")
 _TORN: Final = re.compile(r"^\d{1,9} (?:train|val|hella)")
 _VALIDATED: Final = re.compile(rf"^validation loss: *(?P<value>{NUMBER})$")
 _HELLASWAG: Final = re.compile(rf"^HellaSwag accuracy: \d+ ?/ ?\d+ ?= ?(?P<value>{NUMBER})$")
@@ -47,6 +48,9 @@ class BuildNanogpt:
 
     def __init__(self) -> None:
         self._decimals = Decimals(least=4)
+        self._manner = Manner(fixed=True)
+        self._order = InOrder()
+        self._doubted: Record | None = None  # of the file; the line behind it tells whether its step was whole
 
     @property
     def wants_all(self) -> bool:
@@ -55,9 +59,9 @@ class BuildNanogpt:
     def parse(self, line: Line) -> Reading | None:
         text = line.text
         if (head := _HEAD.match(text)) is not None:
-            return [_step(line, head)]
+            return [self._stepped(line, head)]
         if (filed := _FILED.match(text)) is not None:
-            return [self._filed(line, filed)]
+            return self._in_order(self._filed(line, filed))
         if _TORN.match(text):
             return [Malformed(line.number, "truncated")]
         if (found := _VALIDATED.match(text)) is not None:
@@ -69,10 +73,33 @@ class BuildNanogpt:
     def flush(self) -> Reading:
         return NOTHING
 
+    def _stepped(self, line: Line, head: re.Match[str]) -> Record | Malformed:
+        pieces = [piece.strip() for piece in line.text[head.end() :].split("|")]
+        if not _WHOLE.search(pieces[-1]) or len(pieces) == 1:
+            pieces.pop()
+        found = [one for piece in pieces if (one := _PIECE.match(piece)) is not None]
+        names = {one["name"] for one in found}
+        if len(names) < len(pieces) or not names & _LOSSES:
+            return Malformed(line.number, "truncated")
+        kind = "|".join(one["name"] for one in found)  # copies differ, and one file may hold several
+        fields: dict[str, float] = {"step": int(head["step"])}
+        if head["total"]:
+            fields["target_steps"] = int(head["total"])
+        for one in found:
+            if (value := number(one["value"])) is None or not self._manner.accepts(f"{kind} {one['name']}", one["value"].replace(",", "")):
+                return Malformed(line.number, "number")
+            if one["name"] == "dt" and one["unit"]:
+                fields["step_duration_seconds"] = value / _UNITS[one["unit"]]
+            elif one["name"] in _FIELDS and not one["unit"]:
+                fields[_FIELDS[one["name"]]] = value
+        return Record(line.number, fields, stamp=line.stamp)
+
     def _filed(self, line: Line, found: re.Match[str]) -> Record | Malformed:
         what, value = found["what"], number(found["value"])
         if value is None or not (found["rest"] or self._decimals.are_whole(what, found["value"])):
             return Malformed(line.number, "truncated")
+        if not self._manner.accepts(what, found["value"]):
+            return Malformed(line.number, "number")
         fields: dict[str, float] = {"step": int(found["step"])}
         if what == "train":
             return Record(line.number, {**fields, "loss": value}, stamp=line.stamp)
@@ -80,32 +107,24 @@ class BuildNanogpt:
             return Record(line.number, {**fields, "eval_loss": value}, stamp=line.stamp, phase=Phase.EVALUATING)
         return Record(line.number, fields, {"hellaswag": value}, stamp=line.stamp, phase=Phase.EVALUATING)
 
+    def _in_order(self, read: Record | Malformed) -> Reading:
+        """A record that nothing but its step contradicts is held back until the next line shows whether the file goes on from there."""
+        if isinstance(read, Malformed):
+            return [read]
+        doubted, self._doubted = self._doubted, None
+        verdict = self._order.verdict(int(read.fields["step"]))
+        if verdict is Verdict.DOUBTFUL:
+            self._doubted = read
+            return NOTHING
+        return [doubted, read] if doubted is not None and verdict is Verdict.CONFIRMS else [read]
+
     def _result(self, line: Line, text: str, name: str) -> Reading:
         """A result that the console prints without a step, before the step that it was measured at."""
         value = number(text)
-        if value is None or not self._decimals.are_whole(name, text):
+        if value is None or not self._decimals.are_whole(name, text) or not self._manner.accepts(name, text):
             return [Malformed(line.number, "truncated")]
         fields, metrics = ({name: value}, {}) if name == "eval_loss" else ({}, {name: value})
         return [Record(line.number, fields, metrics, stamp=line.stamp, phase=Phase.EVALUATING)]
-
-
-def _step(line: Line, head: re.Match[str]) -> Record | Malformed:
-    pieces = [piece.strip() for piece in line.text[head.end() :].split("|")]
-    if not _WHOLE.search(pieces[-1]) or len(pieces) == 1:
-        pieces.pop()
-    fields: dict[str, float] = {"step": int(head["step"])}
-    if head["total"]:
-        fields["target_steps"] = int(head["total"])
-    for found in map(_PIECE.match, pieces):
-        if found is None or (value := number(found["value"])) is None:
-            continue
-        if found["name"] == "dt" and found["unit"]:
-            fields["step_duration_seconds"] = value / _UNITS[found["unit"]]
-        elif found["name"] in _FIELDS and not found["unit"]:
-            fields[_FIELDS[found["name"]]] = value
-    if "loss" not in fields:
-        return Malformed(line.number, "truncated")
-    return Record(line.number, fields, stamp=line.stamp)
 
 
 def _sniff(text: str) -> bool:

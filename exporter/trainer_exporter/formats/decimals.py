@@ -1,12 +1,22 @@
-"""Whether a number that ends a line is whole: what was torn there looks like a shorter number."""
+"""Whether a number is one that the program prints: what was torn looks like a shorter one, what was glued from two like a longer one."""
 
 from __future__ import annotations
 
 import re
+from collections import Counter
+from enum import Enum, auto
 from typing import Final
 
 _EXPONENT: Final = re.compile(r"[eE][-+]\d\d+$")
 _PRINTED: Final = 8  # more decimals than this are a float as Python prints it
+_SHORT: Final = 3  # digits that %.3g leaves, which is how tqdm prints numbers
+_LONG: Final = 12  # digits that nearly every float has, as Python prints it
+_MOST_DIGITS: Final = 17  # of a float as Python prints it
+_ENOUGH: Final = 3  # numbers of a kind that show how it is printed
+# What is printed with decimals or an exponent; inside a larger pattern.
+FLOAT: Final = r"(?:-?(?:(?:0|[1-9]\d*)\.\d+(?![eE\d])|\d(?:\.\d+)?[eE][-+]\d\d\d?|[iI]nf)|-?[nN]a[nN])"
+# Python prints a digit before the point and one behind it, and no zero before another digit.
+_PLAIN: Final = re.compile(r"[-+]?(?:0|[1-9]\d*)(?:\.(\d+))?(?:[eE][-+]?\d{1,3})?$")
 
 
 class Decimals:
@@ -34,3 +44,95 @@ class Decimals:
         if kind in self._fixed:
             return decimals == most
         return decimals >= self._least and (most <= _PRINTED or decimals * 2 > most)
+
+
+def is_printed(text: str) -> bool:
+    """Whether Python, or printf, could have printed this number: NaN and Inf, no zero too many, no more digits than a float has."""
+    if text[-1:].isalpha():
+        return True
+    return _PLAIN.match(text) is not None and _digits(text) <= _MOST_DIGITS
+
+
+def _digits(text: str) -> int:
+    """How many digits are significant."""
+    mantissa = text.lower().partition("e")[0].lstrip("+-0.")
+    return len(mantissa) - mantissa.count(".")
+
+
+class Manner:
+    """How a program prints each kind of value: with so many decimals, or in up to three digits.
+
+    ``fixed``: the program is one that prints each value of a kind with the same number of decimals.
+    """
+
+    def __init__(self, *, fixed: bool = False) -> None:
+        self._is_fixed = fixed
+        self._decimals: dict[str, Counter[int]] = {}
+        self._short: Counter[str] = Counter()
+
+    def accepts(self, kind: str, text: str) -> bool:
+        """Whether the text may be a whole number of its kind; the first few may, whatever they look like."""
+        if not is_printed(text):
+            return False
+        if text[-1:].isalpha():
+            return True
+        decimals = len(text.lower().partition("e")[0].partition(".")[2])
+        is_short = _digits(text) <= _SHORT
+        seen = self._decimals.setdefault(kind, Counter())
+        told = sum(seen.values())
+        usual = max(seen, key=seen.__getitem__, default=0)
+        short = self._short[kind]
+        seen[decimals] += 1
+        self._short[kind] += is_short
+        if self._is_fixed:
+            return told == 0 or decimals == usual or seen[decimals] > seen[usual]
+        if usual > _LONG and _SHORT + 2 < _digits(text) < _LONG:
+            return False
+        if told < _ENOUGH or is_short or decimals == usual:
+            return True
+        return short * 2 <= told and (usual > _PRINTED or decimals < usual)
+
+
+class Constant:
+    """A value that a program does not change, as its number of steps. Another one counts from the second line in a row that says it."""
+
+    def __init__(self) -> None:
+        self._value: str | None = None
+        self._other: str | None = None
+
+    def is_known(self, value: str) -> bool:
+        """Whether the value may be believed."""
+        if self._value is None or value in (self._value, self._other):
+            self._value, self._other = value, None
+            return True
+        self._other = value
+        return False
+
+
+class Verdict(Enum):
+    """On a step."""
+
+    FOLLOWS = auto()
+    DOUBTFUL = auto()
+    CONFIRMS = auto()  # the doubtful one before it, too
+
+
+class InOrder:
+    """The steps of a file that has one line after the other, each of so many steps more, and nothing else that tells a torn number."""
+
+    def __init__(self) -> None:
+        self._last: int | None = None
+        self._interval = 1
+        self._doubted: int | None = None
+
+    def verdict(self, step: int) -> Verdict:
+        """Whether the step may come next; of one that may not, the next shows whether the file goes on from there."""
+        doubted, self._doubted = self._doubted, None
+        if doubted is not None and 0 <= step - doubted <= max(self._interval, _ENOUGH):
+            self._last, self._interval = step, max(1, step - doubted)
+            return Verdict.CONFIRMS
+        if self._last is None or 0 <= step - self._last <= self._interval:
+            self._last = step
+            return Verdict.FOLLOWS
+        self._doubted = step
+        return Verdict.DOUBTFUL

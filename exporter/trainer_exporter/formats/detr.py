@@ -10,13 +10,14 @@ which some copies leave out. Any ``loss_...`` beside ``loss`` is a part of it.
 
 from __future__ import annotations
 
-import json
 import re
 from typing import Final
 
 from trainer_exporter.formats.base import LOSS, NOTHING, Format, Reading
+from trainer_exporter.formats.decimals import Constant, Manner
 from trainer_exporter.formats.dicts import MAX_METRICS
 from trainer_exporter.formats.epoch_steps import place
+from trainer_exporter.formats.json_lines import loaded
 from trainer_exporter.model import Line, Malformed, Phase, Record
 from trainer_exporter.numbers import NUMBER, number
 
@@ -60,6 +61,8 @@ class Detr:
 
     def __init__(self) -> None:
         self._epochs: int | None = None
+        self._length = Constant()
+        self._manner = Manner(fixed=True)
         self._is_evaluating = False
         self._iou = ""
 
@@ -81,9 +84,13 @@ class Detr:
         return NOTHING
 
     def _training(self, line: Line, head: re.Match[str]) -> Record | Malformed:
-        printed = dict(_VALUE.findall(line.text, head.end()))
+        found = _VALUE.findall(line.text, head.end())
+        printed = dict(found)
         if not printed:
             return Malformed(line.number, "truncated")
+        known = [self._manner.accepts(key, printed[key]) for key in _FIELDS if key in printed]
+        if len(printed) < len(found) or "[" in line.text[head.end() :] or not all(known) or not self._length.is_known(head["length"]):
+            return Malformed(line.number, "number")
         epochs = int(head["epochs"]) if head["epochs"] else self._epochs
         fields = place(int(head["epoch"]), int(head["iteration"]), int(head["length"]), epochs=epochs)
         for key, name in _FIELDS.items():
@@ -126,7 +133,7 @@ class Detr:
 
     def _json(self, line: Line) -> Reading:
         try:
-            found = json.loads(line.text)
+            found = loaded(line.text)
         except (ValueError, RecursionError):
             return [Malformed(line.number, "json")]
         epoch = found.get("epoch")

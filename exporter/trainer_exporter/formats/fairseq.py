@@ -10,7 +10,6 @@ model is in bits, not in nats; it is kept as printed.
 
 from __future__ import annotations
 
-import json
 import math
 import posixpath
 import re
@@ -19,6 +18,7 @@ from typing import Final
 
 from trainer_exporter.formats.base import LOSS, NOTHING, Format, Reading
 from trainer_exporter.formats.dicts import MAX_METRICS
+from trainer_exporter.formats.json_lines import loaded
 from trainer_exporter.model import Checkpoint, CheckpointEvent, Line, Malformed, Phase, Record
 from trainer_exporter.numbers import NUMBER, integer, number
 
@@ -28,6 +28,7 @@ _HEAD: Final = re.compile(r"(?:INFO|WARNING|ERROR) +\| (?P<plain>[\w./-]+) +\| |
 _INNER: Final = re.compile(r"^epoch (?P<epoch>\d{1,15}): +\d+ / \d+ (?P<pairs>\S.*)$")
 _OUTER: Final = re.compile(r"^epoch (?P<epoch>\d{1,15}) \|(?: valid on '(?P<subset>[^']+)' subset \|)? (?P<pairs>loss .*)$")
 _INNER_PAIR: Final = re.compile(rf"(?:^|, )([\w./-]+)=({NUMBER})(?=, )")  # what has nothing behind it may be torn
+_INNER_WHOLE: Final = re.compile(rf"[\w./-]+={NUMBER}$")
 _OUTER_PAIR: Final = re.compile(rf"(?:^| \| )([\w./-]+) ({NUMBER})(?= \| )")
 _FIELDS: Final = {
     "loss": "loss",
@@ -89,6 +90,8 @@ class Fairseq:
             if found is None:
                 return [Malformed(line.number, "json")] if logger else None
         elif (inner := _INNER.match(text)) is not None:
+            if not all(map(_INNER_WHOLE.match, inner["pairs"].split(", ")[:-1])):
+                return [Malformed(line.number, "number")]
             logger = logger or "train_inner"
             found = {"epoch": number(inner["epoch"]), **_numbers(_INNER_PAIR, inner["pairs"])}
         elif (outer := _OUTER.match(text)) is not None:
@@ -209,7 +212,7 @@ def _json(text: str, logger: str) -> dict[str, float | None] | None:
     if not text.startswith('{"epoch": '):
         return None
     try:
-        found = json.loads(text)
+        found = loaded(text)
     except (ValueError, RecursionError):
         return None
     return {key.removeprefix(f"{logger}_"): _value(value) for key, value in found.items()}

@@ -27,7 +27,7 @@ _LINE: Final = re.compile(rf"{_COUNT} - (?P<seconds>\d{{1,9}})s(?: - {_TOOK})?(?
 _LINE_END: Final = re.compile(rf" - \d{{1,9}}s/epoch - {_TOOK}$")
 _BAR: Final = re.compile(rf"{_COUNT}(?: ━+)? [\d:]{{1,12}}s? {_TOOK}(?= - )")
 _BAR_2: Final = re.compile(rf"{_COUNT}(?: \[[=>.]+\])? - (?:ETA: [\d:]{{1,12}}s?|\d{{1,9}}s {_TOOK})(?= - )")
-_PAIR: Final = re.compile(rf" - (?P<key>[A-Za-z_][\w./@-]*): (?P<value>{NUMBER})(?= - |$)")
+_PAIR: Final = re.compile(r" - (?P<key>[A-Za-z_][\w./@-]*): (?P<value>-?\d+\.\d{4}(?:e[-+]\d\d)?|-?nan|-?inf|\d+\.\d+e[-+]\d\d)(?= - |$)")
 _DECIMALS: Final = re.compile(r"\.\d+(?:e[+-]\d\d)?$|[a-z]$", re.IGNORECASE)
 _SECONDS: Final = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
 _SAVING: Final = re.compile(rf"Epoch (?P<epoch>\d{{1,9}}): (?:\S+ improved from {NUMBER} to {NUMBER}, )?saving model to (?P<path>\S.*)$")
@@ -152,7 +152,7 @@ def _pairs(text: str, at: int) -> dict[str, float] | None:
     while at < end:
         found = _PAIR.match(text, at)
         value = number(found["value"]) if found is not None and _DECIMALS.search(found["value"]) else None
-        if found is None or value is None:
+        if found is None or value is None or found["key"] in pairs:
             return None
         pairs[found["key"]] = value
         at = found.end()

@@ -15,12 +15,18 @@ from collections.abc import Sequence
 from typing import Final
 
 from trainer_exporter.formats.base import LOSS, NOTHING, Format, Reading
-from trainer_exporter.formats.decimals import Decimals
+from trainer_exporter.formats.decimals import Decimals, InOrder, Manner, Verdict
 from trainer_exporter.model import Checkpoint, CheckpointEvent, Line, Malformed, Phase, Record
 from trainer_exporter.numbers import NUMBER, integer, number
 
-_HEAD: Final = re.compile(rf"^step +(?P<step>\d{{1,15}})/(?P<total>\d{{1,15}}) \| (?:train )?loss +(?P<loss>{NUMBER}) ?(?=[(|])")
-_CPU: Final = re.compile(rf"^step +(?P<step>\d{{1,15}})(?:/(?P<total>\d{{1,15}}))?: train loss (?P<loss>{NUMBER}) \((?:took |acc )")
+_SIX: Final = r"(?:\d+\.\d{6}|-?(?:nan|inf))"
+_Z: Final = r"(?: \((?:[-+]\d+\.\d\d|[-+]?nan|[-+]?inf)z\))?"
+_HEAD: Final = re.compile(rf"^step +(?P<step>\d{{1,15}})/(?P<total>\d{{1,15}}) \| (?:train )?loss +(?P<loss>{_SIX}){_Z} ?(?=\|)")
+_CPU: Final = re.compile(rf"^step +(?P<step>\d{{1,15}})(?:/(?P<total>\d{{1,15}}))?: train loss (?P<loss>{_SIX}) \((?:took |acc )")
+# All that stands behind the loss: else another process wrote into the line.
+_REST: Final = re.compile(
+    rf"\| ?norm +(?:\d+\.\d{{4}}|-?nan|-?inf){_Z} ?|\| ?lr \d\.\d\de[-+]\d\d |\| \(?\d+\.\d\d ms |\| -?\d+\.\d% [\w ]*MFU |\| \d+ tok/s\)?$"
+)
 _NORM: Final = re.compile(rf"\| ?norm +({NUMBER}) ?(?=[(|])")
 _RATE: Final = re.compile(rf"\| lr ({NUMBER}) (?=\|)")
 _DURATION: Final = re.compile(rf"(?<=[|( ])({NUMBER}) ms\b")
@@ -34,10 +40,11 @@ _OPTIONAL: Final = (
     ("tokens_per_second", _TOKENS, 1.0),
 )
 _OWN: Final = re.compile(r"z\)\| ?norm |\bms \| .*tok/s\b|\(\d[\d.]* ms\)$|\| \(\d[\d.]* ms \|")
+_TORN_REST: Final = re.compile(r"\| ?(?:n?o?r?m? *[-+.\d(nainfz)]*|lr? ?[-+.\de]*|\(?[.\d]* ?m?s?|[-.\d]*%?[\w ]*)$")
 
 _FILED: Final = re.compile(
-    rf"^s:(?P<step>\d{{1,15}}) (?P<what>trl|tel|eval):(?P<value>{NUMBER})"
-    r"(?: lr:(?P<lr>\d\.\d{6}))?(?: norm:(?P<norm>\d+\.\d\d|-?nan|-?inf))?$"
+    r"^s:(?P<step>0|[1-9]\d{0,14}) (?P<what>trl|tel|eval):(?P<value>\d+\.\d{4}(?:\d\d)?|-?nan|-?inf)"
+    r"(?: lr:(?P<lr>\d\.\d{6})(?: norm:(?P<norm>\d+\.\d\d|-?nan|-?inf))?)?$"
 )
 _TORN: Final = re.compile(r"^s:\d+ (?:trl|tel|eval):")
 _VALIDATED: Final = re.compile(rf"^val loss:? ({NUMBER})$")
@@ -67,6 +74,9 @@ class LlmC:
         self._wanted = 0
         self._step: int | None = None
         self._filed_decimals = Decimals(least=4)
+        self._manner = Manner(fixed=True)
+        self._order = InOrder()
+        self._doubted: Record | None = None  # of the file; the line behind it tells whether its step was whole
         self._printed_decimals = Decimals(least=6)
 
     @property
@@ -79,7 +89,7 @@ class LlmC:
             self._wanted, self._step = 0, int(found["step"])
             return [_trained(line, found)]
         if text.startswith("s:"):
-            return self._filed(line)
+            return self._in_order(self._filed(line))
         if text.startswith(_TABLE):
             self._wanted, self._step = _TABLE_LINES, None
             return [Record(line.number, stamp=line.stamp, phase=Phase.STARTING, starts=True)]
@@ -104,11 +114,25 @@ class LlmC:
         field, value = _ROWS.get(row["name"]), integer(row["value"])
         return NOTHING if field is None or value is None else [Record(line.number, {field: value}, stamp=line.stamp)]
 
+    def _in_order(self, reading: Reading | None) -> Reading | None:
+        """A record that nothing but its step contradicts is held back until the next line shows whether the file goes on from there."""
+        read = reading[0] if reading else None
+        if not isinstance(read, Record):
+            return reading
+        doubted, self._doubted = self._doubted, None
+        verdict = self._order.verdict(int(read.fields["step"]))
+        if verdict is Verdict.DOUBTFUL:
+            self._doubted = read
+            return NOTHING
+        return [doubted, read] if doubted is not None and verdict is Verdict.CONFIRMS else [read]
+
     def _filed(self, line: Line) -> Reading | None:
         found = _FILED.match(line.text)
         if found is None:
             return [Malformed(line.number, "truncated")] if _TORN.match(line.text) else None
         value = number(found["value"])
+        if not self._manner.accepts(found["what"], found["value"]):
+            return [Malformed(line.number, "number")]
         is_whole = bool(found["norm"]) or (not found["lr"] and self._filed_decimals.are_whole(found["what"], found["value"]))
         if value is None or not is_whole:
             return [Malformed(line.number, "truncated")]
@@ -147,7 +171,7 @@ class LlmC:
 
 def _trained(line: Line, head: re.Match[str]) -> Record | Malformed:
     loss = number(head["loss"])
-    if loss is None:
+    if loss is None or not (head.re is _CPU or _is_whole(line.text, head.end())):
         return Malformed(line.number, "number")
     fields: dict[str, float] = {"step": int(head["step"]), "loss": loss}
     if head["total"]:
@@ -159,6 +183,19 @@ def _trained(line: Line, head: re.Match[str]) -> Record | Malformed:
     if fields.get("mfu_ratio", 0.0) < 0.0:  # a card whose peak it does not know
         del fields["mfu_ratio"]
     return Record(line.number, fields, stamp=line.stamp)
+
+
+def _is_whole(text: str, at: int) -> bool:
+    """Whether only what the program prints stands behind the loss, each once."""
+    before = ""
+    while at < len(text):
+        found = _REST.match(text, at)
+        if found is None and before and _TORN_REST.match(text, at) is not None:
+            return True
+        if found is None or (kind := found[0].strip("| (")[:1] + found[0].rstrip(")")[-2:]) == before:
+            return False
+        at, before = found.end(), kind
+    return True
 
 
 def _sniff(text: str) -> bool:

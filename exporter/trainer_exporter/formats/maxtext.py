@@ -18,6 +18,7 @@ from trainer_exporter.numbers import NUMBER, number
 _STEP: Final = re.compile(r"^(?:\[[^\]]+\], )?completed (?:profiler activation/deactivation )?step: (?P<step>\d{1,15}), ")
 _SNIFFED: Final = re.compile(r"step: \d+, (?:seconds|total_weights): [\d.]+, .*\bloss: ")
 _DECIMALS: Final = re.compile(r"\.\d{3}$|[a-z]$", re.IGNORECASE)
+_VALUE: Final = re.compile(r"-?\d+\.\d{3}$|-?(?:nan|inf)$")
 _FIELDS: Final = {"loss": "loss", "seconds": "step_duration_seconds", "TFLOP/s/device": "tflops_per_gpu", "TFLOP/s": "tflops_per_gpu"}
 _EVALUATED: Final = re.compile(
     rf"^(?:average loss after step=(?P<old>\d{{1,15}}): .*?\beval_loss=(?P<old_loss>{NUMBER}),"
@@ -63,8 +64,10 @@ class Maxtext:
         pieces = line.text[head.end() :].split(", ")
         if not _DECIMALS.search(pieces[-1]):
             pieces.pop()
-        for piece in pieces:
-            name, _, text = piece.partition(": ")
+        named = [piece.partition(": ") for piece in pieces]
+        if len({name for name, _, _ in named}) < len(named) or not all(_VALUE.match(text) for name, _, text in named if name in _FIELDS):
+            return Malformed(line.number, "number")
+        for name, _, text in named:
             if name in _FIELDS and (value := number(text)) is not None:
                 fields[_FIELDS[name]] = value
             elif name == "total_weights":

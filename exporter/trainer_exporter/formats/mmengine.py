@@ -11,12 +11,13 @@ configuration come first.
 
 from __future__ import annotations
 
-import json
 import re
 from typing import Final
 
 from trainer_exporter.formats.base import LOSS, NOTHING, Format, Reading
+from trainer_exporter.formats.decimals import Constant, Manner
 from trainer_exporter.formats.dicts import MAX_METRICS
+from trainer_exporter.formats.json_lines import loaded
 from trainer_exporter.model import Checkpoint, CheckpointEvent, Line, Malformed, Phase, Record, Stamp
 from trainer_exporter.numbers import duration, moment, number
 
@@ -48,6 +49,8 @@ class MMEngine:
         self._epochs: int | None = None
         self._directory = ""
         self._is_evaluating = False
+        self._manner = Manner(fixed=True)
+        self._constant = Constant()
         self._places = _Places()
 
     @property
@@ -71,7 +74,10 @@ class MMEngine:
         return NOTHING
 
     def _training(self, line: Line, head: re.Match[str], text: str, stamp: Stamp | None) -> Record | Malformed:
-        printed = dict(_PAIR.findall(text))
+        found = _PAIR.findall(text)
+        printed = dict(found)
+        if len(printed) < len(found) or "[" in text or not self._is_one_writers(head, printed):
+            return Malformed(line.number, "number")
         fields = self._place(head)
         fields |= _values(_without_torn(printed, text, wide=head["gap"] == "  "))
         eta = _ETA.search(text)
@@ -83,6 +89,12 @@ class MMEngine:
                 fields.setdefault("target_steps", fields["step"])
         self._is_evaluating = False
         return Record(line.number, fields, stamp=stamp)
+
+    def _is_one_writers(self, head: re.Match[str], printed: dict[str, str]) -> bool:
+        """Whether numbers have the decimals that they always have, and epochs or runs the same length."""
+        last = next(reversed(printed), "")
+        known = [self._manner.accepts(key, printed[key]) for key in _FIELDS if key in printed and key != last]
+        return all(known) and self._constant.is_known(head["steps"] or head["length"])
 
     def _place(self, head: re.Match[str]) -> dict[str, float]:
         if head["step"] is not None:
@@ -130,7 +142,7 @@ class MMEngine:
 
     def _json(self, line: Line) -> Reading:
         try:
-            found = json.loads(line.text)
+            found = loaded(line.text)
         except (ValueError, RecursionError):
             return [Malformed(line.number, "json")]
         printed = {key: str(value) for key, value in found.items() if isinstance(value, (int, float))}

@@ -14,12 +14,15 @@ from collections.abc import Sequence
 from typing import Final
 
 from trainer_exporter.formats.base import LOSS, NOTHING, Format, Reading
+from trainer_exporter.formats.decimals import Constant
 from trainer_exporter.model import Line, Malformed, Record
 from trainer_exporter.numbers import NUMBER, number
 
 _STEP: Final = re.compile(rf"^step:(?P<step>\d{{1,15}})/(?P<total>\d{{1,15}}) (?=(?:\w+:{NUMBER}m?s? )*?train_time:\d)")
 _BEGUN: Final = re.compile(rf"^step:(?P<step>\d{{1,15}})/(?P<total>\d{{1,15}}) (?=(?:val|train)_loss:{NUMBER} )")
 _PAIR: Final = re.compile(rf"(?P<name>[a-z]\w*):(?P<value>{NUMBER})(?P<unit>ms|s)?(?P<end> |$)")
+_TOKEN: Final = re.compile(r"[a-z]\w*:[-+\w.]+$")
+_LOSS: Final = re.compile(r"\d+\.\d{4}$|[a-z]+$|\d+\.\d$", re.IGNORECASE)
 _FIELDS: Final = {"val_loss": "eval_loss", "train_loss": "loss"}
 _SECONDS: Final = {"ms": 1e3, "s": 1.0}
 _ENDED: Final = re.compile(r"^peak memory allocated: \d+ MiB")
@@ -29,6 +32,7 @@ class ModdedNanogpt:
     """The log of one run."""
 
     def __init__(self) -> None:
+        self._total = Constant()
         self._last: tuple[int, float] | None = None  # step, and seconds of training up to it
 
     @property
@@ -47,7 +51,10 @@ class ModdedNanogpt:
         step = int(found["step"])
         fields: dict[str, float] = {"step": step, "target_steps": int(found["total"])}
         metrics: dict[str, float] = {}
-        for pair in _PAIR.finditer(line.text, found.end()):
+        pairs = list(_PAIR.finditer(line.text, found.end()))
+        if not self._are_one_writers(line.text, found, pairs):
+            return Malformed(line.number, "number")
+        for pair in pairs:
             name, unit, value = pair["name"], pair["unit"], number(pair["value"])
             if value is None or (not pair["end"] and not unit):
                 continue
@@ -59,6 +66,18 @@ class ModdedNanogpt:
                 fields["elapsed_seconds"] = value / _SECONDS[unit]
         self._measure(step, fields)
         return Record(line.number, fields, metrics, stamp=line.stamp)
+
+    def _are_one_writers(self, text: str, head: re.Match[str], pairs: list[re.Match[str]]) -> bool:
+        """Whether one process printed it: pairs and nothing between, losses with their decimals, steps out of as many as before."""
+        tokens = text[head.end() :].split(" ")
+        losses = [pair for pair in pairs if pair["name"] in _FIELDS]
+        if (
+            not all(map(_TOKEN.match, tokens[:-1]))
+            or len({pair["name"] for pair in pairs}) < len(pairs)
+            or int(head["step"]) > int(head["total"])
+        ):
+            return False
+        return self._total.is_known(head["total"]) and all(_LOSS.match(pair["value"]) for pair in losses if pair["end"])
 
     def _measure(self, step: int, fields: dict[str, float]) -> None:
         """Seconds a step since the last line; early versions set the clock back after ten steps of warming up."""

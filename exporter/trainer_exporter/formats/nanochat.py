@@ -17,8 +17,13 @@ from trainer_exporter.formats.decimals import Decimals
 from trainer_exporter.model import Checkpoint, CheckpointEvent, Line, Malformed, Phase, Record
 from trainer_exporter.numbers import NUMBER, integer, number
 
-_STEP: Final = re.compile(rf"^step (?P<step>\d{{1,15}})(?:/(?P<total>\d{{1,15}}))? \({NUMBER}%\) \| loss: (?P<loss>{NUMBER}) \|")
-_PIECE: Final = re.compile(rf"^(?P<name>[a-z][\w/ ]*): (?P<value>{NUMBER})(?P<unit>ms|%|m)?(?= |$)")
+_PADDED: Final = r"(?:\d{5}|[1-9]\d{5,14})"
+_SIX: Final = r"(?:-?\d+\.\d{6}|-?(?:nan|inf))"
+_STEP: Final = re.compile(rf"^step (?P<step>{_PADDED})(?:/(?P<total>{_PADDED}))? \((?P<percent>\d+\.\d\d?)%\) \| loss: (?P<loss>{_SIX}) \|")
+_PIECE: Final = re.compile(
+    r"^(?P<name>[a-z][\w/ ]*): (?P<value>\d+\.\d+|\d{1,3}(?:,\d{3})+|\d+|-?(?:nan|inf)|\d(?:\.\d+)?e-\d\d)"
+    r"(?P<unit>ms|%|m|s)?(?: pq: \d+ rg: \d+)?$"
+)
 _WHOLE: Final = re.compile(r"\dms?$|\.\d\d$")  # a rate that ends the line may be half of one
 _FIELDS: Final[dict[str, tuple[str, float]]] = {
     "dt": ("step_duration_seconds", 1e3),
@@ -31,9 +36,12 @@ _FIELDS: Final[dict[str, tuple[str, float]]] = {
     "eta": ("remaining_seconds", 1 / 60.0),
 }
 _UNITS: Final = {"dt": "ms", "eta": "m"}
-_OLD_CHAT: Final = re.compile(rf"^Step (?P<step>\d{{1,15}})/(?P<total>\d{{1,15}}) \| Training loss: (?P<loss>{NUMBER}) ?\|")
+_OLD_CHAT: Final = re.compile(
+    rf"^Step (?P<step>{_PADDED})/(?P<total>{_PADDED}) \| Training loss: (?P<loss>{_SIX}) ?\| lrm: {_SIX}\|"
+    r" num_tokens: [\d,]+$"
+)
 _REWARDED: Final = re.compile(
-    rf"^Step (?P<step>\d{{1,15}})/(?P<total>\d{{1,15}}) \| Example step \d+ \| Pass \d+ \| loss: (?P<loss>{NUMBER}) \|"
+    rf"^Step (?P<step>\d{{1,15}})/(?P<total>\d{{1,15}}) \| Example step \d+ \| Pass \d+ \| loss: (?P<loss>{_SIX}) \|"
 )
 _NAME: Final = r"[A-Z][\w@ -]*"
 _RESULT: Final = re.compile(
@@ -110,14 +118,25 @@ def _step(line: Line, found: re.Match[str]) -> Record | Malformed:
     pieces = line.text[found.end() :].split("|")
     if not _WHOLE.search(pieces[-1]):
         pieces.pop()
-    for piece in pieces:
-        told = _PIECE.match(piece.strip())
-        if told is None or told["name"] not in _FIELDS or (told["unit"] or "%").replace("%", "") != _UNITS.get(told["name"], ""):
+    named = [told for piece in pieces if (told := _PIECE.match(piece.strip())) is not None]
+    if len({told["name"] for told in named}) < len(pieces) or not _is_share(found):
+        return Malformed(line.number, "number")
+    for told in named:
+        if (
+            told["name"] not in _FIELDS
+            or (told["name"] == "epoch" and "," in told["value"])
+            or (told["unit"] or "%").replace("%", "") != _UNITS.get(told["name"], "")
+        ):
             continue
         name, divisor = _FIELDS[told["name"]]
         if (value := number(told["value"])) is not None:
             fields[name] = value / divisor
     return Record(line.number, fields, stamp=line.stamp)
+
+
+def _is_share(found: re.Match[str]) -> bool:
+    """Whether the percentage is that of the step; else a digit is another process's."""
+    return found["total"] is None or abs(100.0 * int(found["step"]) / (int(found["total"]) or 1) - float(found["percent"])) < 0.1
 
 
 def _numbered(line: Line, found: re.Match[str], values: dict[str, str]) -> Record | Malformed:

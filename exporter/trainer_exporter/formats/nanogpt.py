@@ -15,14 +15,15 @@ from collections.abc import Sequence
 from typing import Final
 
 from trainer_exporter.formats.base import LOSS, NOTHING, Format, Reading
+from trainer_exporter.formats.decimals import FLOAT, Manner
 from trainer_exporter.model import Checkpoint, CheckpointEvent, Line, Malformed, Phase, Record
 from trainer_exporter.numbers import NUMBER, integer, number
 
 _ITERATION: Final = re.compile(
-    rf"^iter (?P<step>\d{{1,15}}): loss (?P<loss>{NUMBER}), time (?P<ms>{NUMBER}) ?ms(?:, mfu (?P<mfu>{NUMBER})%)?"
+    rf"^iter (?P<step>\d{{1,15}}): loss (?P<loss>{FLOAT}), time (?P<ms>\d+(?:\.\d\d)?) ?ms(?:, mfu (?P<mfu>-?\d+\.\d\d)%)?$"
 )
-_BEGUN: Final = re.compile(rf"^iter (?P<step>\d{{1,15}}): loss (?P<loss>{NUMBER}), ")
-_EVALUATION: Final = re.compile(rf"^step (?P<step>\d{{1,15}}): train loss (?P<train>{NUMBER}), val loss (?P<val>{NUMBER})$")
+_BEGUN: Final = re.compile(rf"^iter (?P<step>\d{{1,15}}): loss (?P<loss>{FLOAT}), (?:t|$)")
+_EVALUATION: Final = re.compile(rf"^step (?P<step>\d{{1,15}}): train loss (?P<train>{FLOAT}), val loss (?P<val>{FLOAT})$")
 _SAVING: Final = re.compile(r"^saving checkpoint to (?P<dir>\S+)$")
 _STARTS: Final = re.compile(r"^tokens per iteration will be: (?P<tokens>[\d,]{1,20})$")
 _PARAMETERS: Final = re.compile(rf"^number of parameters: (?P<count>{NUMBER}M)$")
@@ -37,6 +38,7 @@ class Nanogpt:
 
     def __init__(self) -> None:
         self._step: int | None = None
+        self._manner = Manner(fixed=True)
 
     @property
     def wants_all(self) -> bool:
@@ -59,7 +61,7 @@ class Nanogpt:
 
     def _iteration(self, line: Line, found: re.Match[str]) -> Record | Malformed:
         loss = number(found["loss"])
-        if loss is None:
+        if loss is None or not self._manner.accepts("loss", found["loss"]):
             return Malformed(line.number, "number")
         told = found.groupdict()
         self._step = int(found["step"])
@@ -72,7 +74,7 @@ class Nanogpt:
 
     def _evaluation(self, line: Line, found: re.Match[str]) -> Record | Malformed:
         value, train = number(found["val"]), number(found["train"])
-        if value is None or train is None or not _DECIMALS.search(found["val"]):
+        if value is None or train is None or not (_DECIMALS.search(found["val"]) and _DECIMALS.search(found["train"])):
             return Malformed(line.number, "truncated")
         self._step = int(found["step"])
         fields: dict[str, float] = {"step": self._step, "eval_loss": value}

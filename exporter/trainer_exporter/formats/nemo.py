@@ -17,11 +17,16 @@ from typing import Final
 
 from trainer_exporter.formats.bars import SIGN
 from trainer_exporter.formats.base import LOSS, NOTHING, Format, Reading
+from trainer_exporter.formats.decimals import Constant
 from trainer_exporter.formats.titled_bars import LastRedraw, TitledBar, titled_bar, value
 from trainer_exporter.model import Checkpoint, CheckpointEvent, Line, Malformed, Phase, Record
 from trainer_exporter.numbers import NUMBER, number
 
 _TRAINING: Final = re.compile(r"^Training epoch (?P<epoch>\d{1,15}), iteration (?P<iteration>\d{1,15})/(?P<total>\d{1,15})(?= \||$)")
+# Four significant digits, where it is no whole number.
+_FOUR: Final = re.compile(
+    r"-?(?:\d+|0\.0*[1-9]?\d{0,3}|[1-9]\.\d{1,3}|[1-9]\d\.\d{1,2}|[1-9]\d\d\.\d|[1-9]\d{3,}\.0|\d(?:\.\d{1,3})?e[-+]\d\d|nan|inf)$"
+)
 _EPOCH: Final = re.compile(r"^Epoch (?P<epoch>\d{1,15})$")
 _TIMING: Final = "train_step_timing in s"
 _FIELDS: Final = {
@@ -54,6 +59,7 @@ class NeMo:
     def __init__(self) -> None:
         self._redraws = LastRedraw()
         self._counts_from_one = False
+        self._total = Constant()
         self._val_loss = ""  # as last printed in a progress line
         self._is_told = False  # the result of this validation, by the words about its checkpoint
         self._is_evaluating = False
@@ -85,6 +91,8 @@ class NeMo:
         pairs = dict(piece.rsplit(": ", 1) for piece in pieces if ": " in piece)
         if not pairs:
             return Malformed(line.number, "truncated")
+        if len(pairs) < len(pieces) or not all(map(_FOUR.match, pairs.values())) or not self._total.is_known(head["total"]):
+            return Malformed(line.number, "number")
         fields = self._place(int(head["epoch"]), int(head["iteration"]), int(head["total"]), pairs.get("global_step"))
         fields |= self._validated(pairs)
         return self._record(line, fields, pairs)

@@ -17,6 +17,7 @@ from typing import Final
 from trainer_exporter.formats.bars import Bar, bar
 from trainer_exporter.formats.base import LOSS, NOTHING, Format, Reading
 from trainer_exporter.formats.dicts import MAX_METRICS, pairs
+from trainer_exporter.formats.titled_bars import pairs_behind
 from trainer_exporter.model import Line, Malformed, Phase, Record
 from trainer_exporter.numbers import NUMBER, number
 
@@ -134,7 +135,7 @@ class OpenRlhf:
 
 def _postfix(text: str) -> str:
     found = _POSTFIX.search(text)
-    return found["pairs"] if found else ""
+    return found["pairs"] if found and pairs_behind(found["pairs"].rstrip("]")) else ""
 
 
 def _read(found: Mapping[str, str]) -> dict[str, float]:

@@ -13,12 +13,13 @@ says nothing: NVML is that source.
 
 from __future__ import annotations
 
-import json
 import re
 from typing import Final
 
 from trainer_exporter.formats.base import LOSS, NOTHING, Format, Reading
+from trainer_exporter.formats.decimals import is_printed
 from trainer_exporter.formats.dicts import hidden_nonfinite
+from trainer_exporter.formats.json_lines import loaded
 from trainer_exporter.model import Line, Record
 from trainer_exporter.numbers import NUMBER, integer, number
 
@@ -57,16 +58,19 @@ _ALIASES: Final[dict[str, str]] = {
 }
 _STEPS: Final = ("step", "global_step", "iter", "iteration", "iterations", "train/global_step")
 _MEASURED: Final = frozenset({"loss", "eval_loss", "grad_norm", "learning_rate"})
+_IN_DECIMALS: Final = frozenset({"loss", "eval_loss", "grad_norm", "learning_rate"})  # else a digit of two is another process's
 _WITHOUT_STEP: Final = frozenset({"grad_norm", "learning_rate"})
 
-_ARROW: Final = rf"(?: *(?:→|->|=>) *(?P<now>{NUMBER}))?"
+# As a program prints it: digits on both sides of the point.
+_VALUE: Final = r"[-+]?(?:(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?:[eE][-+]?\d+)?|(?:[nN][aA][nN]|[iI][nN][fF](?:inity|INITY)?)(?![A-Za-z]))"
+_ARROW: Final = rf"(?: *(?:→|->|=>) *(?P<now>{_VALUE}))?"
 _PAIR: Final = re.compile(
     r"(?<![\w/.@+-])['\"]?(?P<key>(?:global|train|training|val|valid|validation|eval|lm|total|grad|gradient|learning|loss)"
     r"[ -][a-z]+|[A-Za-z][\w/]*(?:-[A-Za-z]\w*)*)['\"]?"
-    rf"(?: *[:=] *| +(?=\[?[\d.+-]*\d)| +(?=[+-]?(?:nan|inf)\b))['\"]?(?P<open>\[)?(?P<value>{NUMBER}[KM]?){_ARROW}"
+    rf"(?: *[:=] *| +(?=\[?[\d.+-]*\d)| +(?=[+-]?(?:nan|inf)\b))['\"]?(?P<open>\[)?(?P<value>{_VALUE}[KM]?){_ARROW}"
     r"(?: */ *(?P<of>\d[\d,]*))?(?(open)\])"
     r"(?P<unit> ?(?:[KMGT]i?B(?:/\d+[KMGT]i?B)?|[munµ]?s|ms|%|W|it/s|s/it|[A-Za-z]+/s(?:ec)?(?! *[:=])))?"
-    r"(?![\w.])['\"]?",
+    r"(?![\w.])['\"]?(?P<end>[^\s,;|)\]}(%/]| *[:=*]| +[-+]?\d)?",
     re.IGNORECASE,
 )
 _DELTA: Final = re.compile(rf"\((?:Δ|∆|d(?:elta)?) *=? *{NUMBER}\)")
@@ -151,7 +155,7 @@ def _record(line: Line, fields: dict[str, float]) -> Record:
 
 def _from_json(text: str) -> dict[str, float] | None:
     try:
-        found = json.loads(text)
+        found = loaded(text)
     except (ValueError, RecursionError):
         return None
     fields: dict[str, float] = {}
@@ -164,12 +168,17 @@ def _from_json(text: str) -> dict[str, float] | None:
 
 
 def _from_pairs(text: str) -> dict[str, float] | None:
-    if _CODE.search(text):
+    if _CODE.search(text) or any(text.count(opened) != text.count(closed) for opened, closed in ("()", "[]")):
         return None
     fields: dict[str, float] = {}
+    keys: set[str] = set()
     for found in _PAIR.finditer(text):
-        _put(fields, found["key"], number(found["now"] or found["value"]))
-        if _named(found["key"]) in _STEPS and found["of"] and (total := integer(found["of"])):
+        key = _named(found["key"])
+        if key in keys or not _is_one_writers(found, key):
+            return None
+        keys.add(key)
+        _put(fields, key, number(found["now"] or found["value"]))
+        if key in _STEPS and found["of"] and (total := integer(found["of"])):
             fields["target_steps"] = total
     if not fields or _stray_words(text) > (_STRAY_WORDS if "step" in fields else 0):
         return None
@@ -178,6 +187,19 @@ def _from_pairs(text: str) -> dict[str, float] | None:
         if (read := number(rate[1])) is not None:
             fields.setdefault(name, read)
     return fields
+
+
+def _is_one_writers(found: re.Match[str], key: str) -> bool:
+    """Whether a pair ends as pairs do, and its number is one that a program prints of this key; else two processes wrote it."""
+    is_place = key in _STEPS or key == "epoch"
+    if found["end"] and not (is_place and found["end"] in (":", " -")):
+        return False
+    if is_place:
+        return not found["unit"]
+    if _ALIASES.get(key) not in _IN_DECIMALS:
+        return True
+    texts = (found["value"], found["now"])
+    return all(text is None or (is_printed(text) and (not text.isdigit() or text == "0")) for text in texts)
 
 
 def _stray_words(text: str) -> int:

@@ -12,7 +12,7 @@ from typing import Final
 
 from trainer_exporter.formats.base import LOSS, NOTHING, Format, Reading
 from trainer_exporter.model import Checkpoint, CheckpointEvent, Line, Malformed, Phase, Record
-from trainer_exporter.numbers import NUMBER, integer, number
+from trainer_exporter.numbers import integer, number
 
 _PREFIX: Final = r"^(?:\d\d:\d\d:\d\d +[A-Z]+ +)?(?:\[[\w-]+\] )?"
 _STEP: Final = re.compile(
@@ -20,7 +20,7 @@ _STEP: Final = re.compile(
 )
 # The number of decimals is fixed, or a unit follows: either shows where a line is torn.
 _FIXED: Final = r"(?:-?\d+\.\d{4}|-?\d\.\d\de[-+]\d\d|nan|-?inf)"
-_PIECE: Final = re.compile(rf"^(?P<name>[A-Z][\w. ]*?) (?:(?P<fixed>{_FIXED})|(?P<value>{NUMBER})(?: tokens/s|%))$")
+_PIECE: Final = re.compile(rf"^(?P<name>[A-Z][\w. ]*?) (?:(?P<fixed>{_FIXED})|(?P<value>\d+)(?: tokens/s)|(?P<share>\d+\.\d)%)$")
 _VALIDATION: Final = re.compile(_PREFIX + rf"Validation \| Step (?P<step>\d{{1,15}}) \| Loss (?P<loss>{_FIXED})$")
 _BEGINS: Final = re.compile(_PREFIX + r"Starting training loop \(max_steps=(?P<total>\d{1,15}|infinite|None)\)$")
 _RESUMED: Final = re.compile(_PREFIX + r"Resuming training from checkpoint step (?P<step>\d{1,15})$")
@@ -92,8 +92,10 @@ def _values(text: str) -> tuple[dict[str, float], dict[str, float]]:
     metrics: dict[str, float] = {}
     for piece in text.split(" | "):
         found = _PIECE.match(piece)
-        value = number(found["fixed"] or found["value"]) if found else None
+        value = number(found["fixed"] or found["value"] or found["share"]) if found else None
         if found is None or value is None:
+            continue
+        if (found["share"] is not None) != (found["name"] == "MFU"):
             continue
         if found["name"] in _FIELDS:
             name, scale = _FIELDS[found["name"]]

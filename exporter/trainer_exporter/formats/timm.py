@@ -13,6 +13,7 @@ import re
 from typing import Final
 
 from trainer_exporter.formats.base import LOSS, NOTHING, Format, Reading
+from trainer_exporter.formats.decimals import Constant
 from trainer_exporter.formats.epoch_steps import place
 from trainer_exporter.model import Line, Malformed, Phase, Record
 from trainer_exporter.numbers import NUMBER, number
@@ -20,7 +21,9 @@ from trainer_exporter.numbers import NUMBER, number
 _TRAINING: Final = re.compile(r"^Train: (?P<epoch>\d{1,15}) \[ *(?P<iteration>\d{1,15})/(?P<length>\d{1,15}) \( *\d+%\)\]  +")
 _LOSS: Final = re.compile(rf"\bLoss: *(?P<value>{NUMBER}) \( *{NUMBER}\)")
 _TIME: Final = re.compile(rf"\bTime: *(?P<seconds>{NUMBER})s, *(?P<rate>{NUMBER})/s ")
-_RATE: Final = re.compile(rf"\bLR: *(?P<value>{NUMBER}) ")
+_RATE: Final = re.compile(r"\bLR: (?P<value>\d\.\d{3}e[-+]\d\d)(?:  |$)")
+# Of a line of which half is another's: a second beginning, a name twice, or a number with something glued to it.
+_TWICE: Final = re.compile(r"\[ *\d+/|\bLoss:.*\bLoss:|\bLR:.*\bLR:|\bTime:.*\bTime:")
 _NORM: Final = re.compile(rf"\b(?:Grad|Norm|grad_norm): *(?P<value>{NUMBER}) \( *{NUMBER}\)")
 _TEST: Final = re.compile(r"^Test(?: \((?P<kind>\w+)\))?: \[ *(?P<done>\d{1,15})/(?P<last>\d{1,15})\]  +Time: ")
 _MEAN: Final = re.compile(rf"(?<=  )(?P<name>Loss|Acc@\d): *{NUMBER} \( *(?P<mean>{NUMBER})\)")
@@ -34,6 +37,7 @@ class Timm:
 
     def __init__(self) -> None:
         self._epochs: int | None = None
+        self._length = Constant()
         self._is_evaluating = False
 
     @property
@@ -59,6 +63,8 @@ class Timm:
 
     def _training(self, line: Line, head: re.Match[str]) -> Record | Malformed:
         text, at = line.text, head.end()
+        if _TWICE.search(text, at) is not None or not self._length.is_known(head["length"]):
+            return Malformed(line.number, "number")
         fields = place(int(head["epoch"]), int(head["iteration"]), int(head["length"]), epochs=self._epochs)
         loss = _LOSS.search(text, at)
         if loss is None:

@@ -24,7 +24,7 @@ _BAR: Final = re.compile(
     r"(?:, (?P<postfix>(?:[^\[\]]|\[[^\[\]]*\])*))?(?P<close>\])?"
 )
 # Of another bar, or half a number; "0.0000" and "nan.0" are none.
-_GLUED: Final = re.compile(r"it/s|s/it|[|<%]|[=:] *[-+]?(?:0\d|\.\d)|\d\.\d*\.|\d\.\d*[A-DF-Za-df-z]|\d[A-Za-z]*[=:].*=")
+_GLUED: Final = re.compile(r"it/s|s/it|[|<%]|\d,\d|[=:] *[-+]?(?:0\d|\.\d)|\d\.\d*\.|\d\.\d*[A-DF-Za-df-z]|\d[A-Za-z]*[=:].*=")
 _PAIR: Final = re.compile(r"(?P<key>[^=:]+)(?:=|: )(?P<value>\S*)$")
 # Lightning pads what it prints to five characters: ``nan.0``, ``inf.0``, ``-inf.``.
 _PADDED: Final = re.compile(r"([+-]?(?:nan|inf))\.0*$")
@@ -62,13 +62,13 @@ def titled_bar(text: str) -> TitledBar | None:
         duration(found["elapsed"]),
         None if found["remaining"] == "?" else duration(found["remaining"]),
         postfix,
-        _pairs(postfix, is_closed=found["close"] is not None),
+        pairs_behind(postfix, is_closed=found["close"] is not None),
         text[found.end() :].strip(),
     )
 
 
-def _pairs(postfix: str, *, is_closed: bool) -> dict[str, str]:
-    """Of a postfix into which another process has written nothing counts."""
+def pairs_behind(postfix: str, *, is_closed: bool = True) -> dict[str, str]:
+    """What stands behind a bar, by name; nothing where another process has written into it."""
     pieces = postfix.split(", ")
     if not is_closed:
         pieces.pop()

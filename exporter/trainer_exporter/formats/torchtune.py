@@ -14,12 +14,15 @@ from typing import Final
 
 from trainer_exporter.formats.bars import bar
 from trainer_exporter.formats.base import LOSS, NOTHING, Format, Reading
+from trainer_exporter.formats.decimals import Manner, is_printed
 from trainer_exporter.model import Checkpoint, CheckpointEvent, Line, Malformed, Phase, Record
 from trainer_exporter.numbers import NUMBER, number
 
 _STEP: Final = re.compile(r"^Step (?P<step>\d{1,15}) \| (?P<fields>(?:[\w/.-]+:\S+ ?)+)$")
 _PAIR: Final = re.compile(r"([\w/.-]+):(\S+)")
 _FIELDS: Final = {"loss": "loss", "lr": "learning_rate", "grad_norm": "grad_norm", "val_loss": "eval_loss", "validation_loss": "eval_loss"}
+_MEASURED: Final = frozenset({"loss", "grad_norm", "val_loss", "validation_loss"})
+_TENSOR: Final = re.compile(r"tensor\(([^(),]+)\)$")
 _WHOLE: Final = re.compile(r"\)$|\.\d{6,}$|e[-+]\d\d$|nan$|inf$")
 _BAR: Final = re.compile(rf"^(?P<epoch>\d{{1,15}})\|(?P<step>\d{{1,15}})\|Loss: (?P<loss>{NUMBER})(?P<bar>: +\d+%\|.*)$")
 _TRAINING_STEPS: Final = 10  # the output of torchtune's own tests is full of bars of two steps
@@ -33,6 +36,7 @@ class Torchtune:
 
     def __init__(self) -> None:
         self._step: int | None = None
+        self._manner = Manner()
         self._is_logged = False  # by step lines; the bar then tells nothing new
 
     @property
@@ -57,6 +61,8 @@ class Torchtune:
         pairs = _PAIR.findall(found["fields"])
         if not {name for name, _ in pairs} & _FIELDS.keys():
             return [Malformed(line.number, "truncated")] if self._is_logged else None
+        if len({name for name, _ in pairs}) < len(pairs) or not all(self._is_printed(*_bare(pair)) for pair in pairs):
+            return [Malformed(line.number, "truncated")]
         if not _WHOLE.search(pairs[-1][1]):
             pairs.pop()  # the blank behind the last value has been trimmed: it may be half a value
         fields: dict[str, float] = {"step": int(found["step"])}
@@ -68,9 +74,12 @@ class Torchtune:
         self._step, self._is_logged = int(found["step"]), True
         return [Record(line.number, fields, stamp=line.stamp)]
 
+    def _is_printed(self, name: str, text: str) -> bool:
+        return self._manner.accepts(name, text) if name in _MEASURED else text[-1:].isalpha() or number(text) is None or is_printed(text)
+
     def _drawn(self, line: Line, found: re.Match[str]) -> Reading:
         drawn, loss = bar(found["bar"].lstrip(": ")), number(found["loss"])
-        if loss is None or drawn is None:
+        if loss is None or drawn is None or not self._manner.accepts("bar", found["loss"]):
             return [Malformed(line.number, "truncated")]
         step = int(found["step"])
         if step == self._step or self._is_logged:
@@ -87,6 +96,13 @@ class Torchtune:
             news = Checkpoint(CheckpointEvent.FINISHED, self._step, duration_seconds=seconds, blocking=not found["how"])
             return [Record(line.number, stamp=line.stamp, phase=Phase.TRAINING, checkpoint=news)]
         return None
+
+
+def _bare(pair: tuple[str, str]) -> tuple[str, str]:
+    """A pair with its number out of ``tensor(...)``."""
+    name, text = pair
+    found = _TENSOR.match(text)
+    return (name, text) if found is None else (f"{name} of a tensor", found[1])
 
 
 def _sniff(text: str) -> bool:

@@ -18,6 +18,7 @@ from typing import Final
 
 from trainer_exporter.formats.bars import bar
 from trainer_exporter.formats.base import LOSS, NOTHING, Format, Reading
+from trainer_exporter.formats.decimals import is_printed
 from trainer_exporter.formats.dicts import MAX_METRICS
 from trainer_exporter.model import Checkpoint, CheckpointEvent, Line, Malformed, Phase, Record
 from trainer_exporter.numbers import NUMBER, integer, number
@@ -91,8 +92,12 @@ class Verl:
             del pairs[-1]
         if not pairs:
             return Malformed(line.number, "truncated")
+        seen: set[str] = set()
         for pair in pairs:
             key, _, printed = pair.rpartition(":")
+            if key in seen or "/" not in key or not is_printed(_bare(printed)):
+                return Malformed(line.number, "number")
+            seen.add(key)
             if _is_wanted(key) and not (printed == "0.000" and key in {"actor/lr", "train/lr", "train/lr(1e-3)"}):
                 found[key] = number(printed)
         return self._record(line, int(head["step"]), found, hidden=frozenset())
@@ -155,6 +160,11 @@ class Verl:
             facts = {"output_dir": posixpath.dirname(path)}
             return [Record(line.number, facts=facts, stamp=line.stamp, phase=Phase.CHECKPOINTING, checkpoint=news)]
         return [Record(line.number, stamp=line.stamp, closes=True)] if _ENDED in text else None
+
+
+def _bare(text: str) -> str:
+    """A number out of ``np.float64(...)``."""
+    return text[text.find("(") + 1 : -1] if text.endswith(")") else text
 
 
 @lru_cache(maxsize=1024)
