@@ -139,7 +139,7 @@ test-engines: $(VENV)/.ready programs ## every scene of every alert in every eng
 
 SHARE ?= 5
 
-test-hangs: $(VENV)/.ready programs ## jobs of 4 nodes x 8 GPUs that hang for 15 reasons, and 4 that do not, in real time; half an hour; SCENES=, SHARE= jobs on a node
+test-hangs: $(VENV)/.ready programs ## jobs of 4 nodes x 8 GPUs that hang for 15 reasons, and 4 that do not, in real time; 20 minutes; SCENES=, SHARE= jobs on a node
 	$(BIN)/python tests/hangs/all_at_once.py --share $(SHARE) $(SCENES)
 
 ENGINE ?= prometheus
