@@ -15,7 +15,8 @@ class ConfigError(TrainerExporterError):
         self.key = key
         self.found = found
         self.expected = expected
-        where = f"{file}: {key}" if key else file
+        shown = "".join(each if each.isprintable() else repr(each)[1:-1] for each in key)  # a key may hold a line end, and anything else
+        where = f"{file}: {shown}" if key else file
         super().__init__(f"{where}: found {found}, expected {expected}")
 
 

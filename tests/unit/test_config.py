@@ -137,6 +137,7 @@ def test_a_message_has_four_parts(text: str, key: str, found: str, expected: str
 @example("a: &a [" + "1, " * 9 + "]\nb: &b [" + "*a, " * 9 + "]\nc: &c [" + "*b, " * 9 + "]\nlimits: [" + "*c, " * 9 + "]")
 @example("[" * 10_000)
 @example("*" + "a" * 5000)
+@example('{0,"attribution":{"\\n"}}')
 @given(TEXTS)
 def test_no_text_makes_the_loader_fail_without_a_message(text: str) -> None:
     assert "\n" not in verdict(text)
