@@ -12,6 +12,10 @@ WHOLE = {
     "numpy's": ("{'loss': np.float64(0.5), 'epoch': 1.0}", {"loss": "np.float64(0.5)", "epoch": "1.0"}),
     "times of day": ("{'loss': 0.5, 'elapsed_time': '01:20'}", {"loss": "0.5", "elapsed_time": "01:20"}),
     "a list in it": ("{'loss': 0.5, 'betas': [0.9, 0.95], 'epoch': 1.0}", {"loss": "0.5", "epoch": "1.0"}),
+    "digits as version 5 prints them": (
+        "{'loss': '0.001978', 'a': '10.82', 'b': '203.5', 'c': '3.84e+04', 'd': '5.455e-05', 'e': '9999', 'f': 46592}",
+        {"loss": "0.001978", "a": "10.82", "b": "203.5", "c": "3.84e+04", "d": "5.455e-05", "e": "9999", "f": "46592"},
+    ),
     "a colon in a key": ("{'loss': 0.5, 'rewards/a:b': 1.0}", {"loss": "0.5", "rewards/a:b": "1.0"}),
     "without braces": ("'loss': 0.5, 'epoch': 1.0", {"loss": "0.5", "epoch": "1.0"}),
 }
@@ -23,6 +27,9 @@ GLUED = {
     "a line begins in another": "{'loss': 2.38, 'grad_{'loss': 1.2, 'grad_norm': 0.5, 'epoch': 0.1}",
     "a key twice": "{'loss': 2.38, 'grad_norm': 0.5, 'loss': 2.4, 'epoch': 0.1}",
     "a number without its beginning": "{'loss': '3.214', 'grad_norm': '.483', 'epoch': '0.08571'}",
+    "a number of more digits than it is printed with": "{'loss': '6.502727', 'epoch': '0.46'}",
+    "a long one": "{'loss': '1.5', 'grad_norm': '15659', 'epoch': '0.46'}",
+    "an exponent behind two numbers": "{'loss': '1.5', 'learning_rate': '2985e-05', 'epoch': '0.46'}",
     "a number of two": "{'loss': 3.214, 'grad_norm': 00.483, 'epoch': 0.08571}",
 }
 

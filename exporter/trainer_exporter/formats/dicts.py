@@ -15,7 +15,12 @@ _KEY: Final = r"'([^':]+(?::[^': ][^':]*)*)'"
 _PAIR: Final = re.compile(_KEY + r": ('[^']*'|[-+\w.]+(?:\([^()]*\))?)(?=, '|\}|$)")
 _VALUE: Final = r"""(?:'[^']*'|"[^"]*"|[^\s'"(){}\[\],]+(?:\([^()]*\))?|\[[^\[\]]*\]|\{[^{}]*\}|\([^()]*\))"""
 _WHOLE: Final = re.compile(rf"\{{?{_KEY}: {_VALUE}(?:, {_KEY}: {_VALUE})*\}}?\s*$")
-_HALF: Final = re.compile(r"': '?-?(?:\.\d|0\d+['.,}])")  # so begins no number that Python prints
+# So Python prints no number: without its beginning, with two of them, or, where version 5 prints four significant digits, with more.
+_HALF: Final = re.compile(
+    r"': '?-?(?:\.\d|0\d+['.,}]|\d\d+(?:\.\d*)?e)"
+    r"|': '-?(?:0\.0*[1-9]\d{4}|[1-9]\d*\.\d{4}|[1-9]\d\.\d{3}|[1-9]\d\d\.\d\d|[1-9]\d{3,}\.\d)"
+    r"|'(?:eval_)?(?:loss|grad_norm|learning_rate|epoch)': '-?\d{5}"
+)
 _FIELDS: Final = {
     "loss": "loss",
     "grad_norm": "grad_norm",
