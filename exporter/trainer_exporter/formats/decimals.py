@@ -50,7 +50,13 @@ def is_printed(text: str) -> bool:
     """Whether Python, or printf, could have printed this number: NaN and Inf, no zero too many, no more digits than a float has."""
     if text[-1:].isalpha():
         return True
-    return _PLAIN.match(text) is not None and _digits(text) <= _MOST_DIGITS
+    found = _PLAIN.match(text)
+    return found is not None and (_digits(text) <= _MOST_DIGITS or _is_exact(text, len(found[1] or "")))
+
+
+def _is_exact(text: str, decimals: int) -> bool:
+    """Whether printf writes just these digits: of a figure that explodes it writes all, and no two numbers that were glued look so."""
+    return decimals <= _MOST_DIGITS and "e" not in text.lower() and f"{float(text):.{decimals}f}" == text.lstrip("+")
 
 
 def _digits(text: str) -> int:
