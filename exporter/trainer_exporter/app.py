@@ -262,7 +262,8 @@ class App:
         return routes
 
     def _collectors(self) -> Sequence[tuple[str, SampleSource]]:
-        collectors: list[tuple[str, SampleSource]] = [("runs", lambda: runs.samples(self._store.snapshot(), self._clock.wall()))]
+        figures = runs.Runs()
+        collectors: list[tuple[str, SampleSource]] = [("runs", lambda: figures.collect(self._store.snapshot(), self._clock.wall()))]
         if self._poller is not None:
             collectors.append(("gpu", self._gpu_samples))
         collectors.append(("processes", lambda: processes.samples(self._processes)))

@@ -84,7 +84,7 @@ def test_the_most_series_of_a_run_and_of_a_card_are_those_that_the_page_states()
     trouble = {"nonfinite_total": fields_, "nonfinite_wall": fields_, "nonfinite_streak": fields_, "incident_wall": kinds}
     run = a_run(1.0, **everything, **trouble, incidents=kinds, checkpoint_durations=histogram, skipped_steps=1)
 
-    assert f"a run: {len(list(runs.samples([run], NOW)))} series" in LIMITS
+    assert f"a run: {len(list(runs.samples(run, NOW)))} series" in LIMITS
     assert f"a GPU: {len(list(gpus.samples(GpuSnapshot(readings=(card(),)), (), NOW))) - 2 - len(gpus.KNOWN_XIDS)} series" in LIMITS
 
 

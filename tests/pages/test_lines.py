@@ -10,7 +10,7 @@ import pytest
 from prometheus_client import exposition
 
 from trainer_exporter.health import Health
-from trainer_exporter.metrics.family import Family, Sample
+from trainer_exporter.metrics.family import Batch, Collected, Family, Sample
 from trainer_exporter.metrics.lines import Lines
 from trainer_exporter.metrics.page import Page, _Collected, metrics
 
@@ -48,6 +48,35 @@ def test_a_page_is_what_the_library_makes_of_it_the_second_time_too(accept: str)
 
     assert first == expected
     assert second == expected
+
+
+def test_a_batch_reads_as_its_samples_would_and_is_written_anew_when_another_takes_its_place() -> None:
+    lines = Lines()
+    first, second = (Batch("one", (Sample(TOTAL, ("one",), value), Sample(BARE, (), 7))) for value in (1, 2))
+    beside = Sample(TOTAL, ("two",), 1)
+
+    pages = [lines.page(items, openmetrics=False) for items in ([first, beside], [first, beside], [second, beside], [beside])]
+
+    told = [[line for line in page.splitlines() if not line.startswith("#")] for page in pages]
+    assert told == [
+        ['a_total{run="one"} 1.0', 'a_total{run="two"} 1.0', "bare 7.0"],
+        ['a_total{run="one"} 1.0', 'a_total{run="two"} 1.0', "bare 7.0"],
+        ['a_total{run="one"} 2.0', 'a_total{run="two"} 1.0', "bare 7.0"],
+        ['a_total{run="two"} 1.0'],
+    ]
+    assert len(lines._drawn) == 0  # of what is gone nothing is kept
+
+
+def test_a_page_of_batches_is_the_librarys_and_counts_their_series() -> None:
+    health = Health()
+    items: list[Collected] = [Batch("all", tuple(SAMPLES)), Sample(TOTAL, ("three",), 5)]
+    page = Page([("these", lambda: items)], health=health)
+
+    plain, dotted = (page.render(accept).body.decode() for accept in (TEXT, f"{OPEN};escaping=dots"))
+
+    assert 'a_total{run="three"} 5.0' in plain
+    assert 'a__total{run="three"} 5.0' in dotted
+    assert f"trainer_exporter_series {len(SAMPLES) + 3}.0" in plain
 
 
 def test_values_change_and_what_is_gone_is_forgotten() -> None:

@@ -48,10 +48,10 @@ def page() -> Page:
     health.count("follow", "permission")
     health.drop("long_line", 3)
     about = daemon.DaemonSnapshot("1.2.3", "3.11", lines={"parsed": 5, "unmatched": 7}, read_bytes=100, files=1)
-    one = snapshot()
+    one, figures = snapshot(), runs.Runs()
     return Page(
         [
-            ("runs", lambda: runs.samples([one], NOW + 5)),
+            ("runs", lambda: figures.collect([one], NOW + 5)),
             ("daemon", lambda: daemon.samples(about, daemon.Reload(successful=True, wall=NOW), health.snapshot())),
         ],
         health=health,

@@ -206,9 +206,10 @@ class Daemon:
         self.states = States(root / "proc")
         self.report = daemon.DaemonSnapshot("soak", "3")
         self.reloaded = daemon.Reload(successful=True, wall=clock.wall())
+        figures = runs.Runs()
         self.page = Page(
             [
-                ("runs", lambda: runs.samples(self.store.snapshot(), clock.wall())),
+                ("runs", lambda: figures.collect(self.store.snapshot(), clock.wall())),
                 ("gpu", lambda: gpus.samples(node.board.snapshot(), self.scout.owners(), clock.wall())),
                 ("processes", lambda: processes.samples(self.states.of(self.scout.pids()))),
                 ("daemon", lambda: daemon.samples(self.report, self.reloaded, self.health.snapshot())),

@@ -86,7 +86,7 @@ class Play:
         if not self._state.has_record:
             return found, {}
         snapshot = self._state.snapshot(now)
-        for sample in run_metrics.samples([snapshot], now):
+        for sample in run_metrics.samples(snapshot, now):
             labels = {**dict(zip(sample.family.labels, sample.labels, strict=True)), **(sample.extra or {}), **self._target}
             found[series(sample.family.name + sample.suffix, labels)] = sample.value
         return found, {name: snapshot.gauges[name] for name in SPEEDS if name in snapshot.gauges}

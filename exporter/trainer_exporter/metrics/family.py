@@ -35,3 +35,17 @@ class Sample(NamedTuple):
     value: float
     extra: Mapping[str, str] | None = None
     suffix: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Samples that stay as they are for as long as this very object is given: who renders them may keep what it made of them.
+
+    ``name`` stays the same from one batch to the next that takes its place.
+    """
+
+    name: str
+    samples: tuple[Sample, ...]
+
+
+Collected = Sample | Batch  # what a collector gives

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from prometheus_client import exposition, process_collector, registry
@@ -15,10 +15,10 @@ from prometheus_client.core import Metric
 
 from trainer_exporter.health import Health
 from trainer_exporter.metrics.daemon import COLLECTOR_DURATION, COLLECTOR_SUCCESS, SERIES
-from trainer_exporter.metrics.family import Family, Sample
+from trainer_exporter.metrics.family import Batch, Collected, Family, Sample
 from trainer_exporter.metrics.lines import Lines
 
-SampleSource = Callable[[], Iterable[Sample]]
+SampleSource = Callable[[], Iterable[Collected]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,15 +57,15 @@ class Page:
         encode, content_type = exposition.choose_encoder(accept)
         samples = self._samples()
         if "escaping=dots" in content_type:  # asks for other names, which the library makes
-            return Rendered(content_type, encode(_Collected([*metrics(samples), *self._process.collect()])))
+            return Rendered(content_type, encode(_Collected([*metrics(flat(samples)), *self._process.collect()])))
         own = self._lines.page(samples, openmetrics=content_type.startswith("application/openmetrics-text"))
         return Rendered(content_type, own.encode() + encode(_Collected(list(self._process.collect()))))
 
-    def _samples(self) -> list[Sample]:
-        samples: list[Sample] = []
+    def _samples(self) -> list[Collected]:
+        samples: list[Collected] = []
         for name, collect in self._collectors:
             started = time.perf_counter()
-            collected: list[Sample] = []
+            collected: list[Collected] = []
             succeeded = False
             with self._health.guard(f"collector_{name}"):
                 collected = list(collect())
@@ -73,8 +73,18 @@ class Page:
             samples += collected
             samples.append(Sample(COLLECTOR_DURATION, (name,), time.perf_counter() - started))
             samples.append(Sample(COLLECTOR_SUCCESS, (name,), int(succeeded)))
-        samples.append(Sample(SERIES, (), len(samples)))
+        total = sum(len(item.samples) if isinstance(item, Batch) else 1 for item in samples)
+        samples.append(Sample(SERIES, (), total))
         return samples
+
+
+def flat(collected: Iterable[Collected]) -> Iterator[Sample]:
+    """The samples one by one, those of batches too."""
+    for item in collected:
+        if isinstance(item, Batch):
+            yield from item.samples
+        else:
+            yield item
 
 
 def metrics(samples: Iterable[Sample]) -> list[Metric]:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
 
-from trainer_exporter.metrics.family import Family, Sample
+from trainer_exporter.metrics.family import Batch, Collected, Family, Sample
 from trainer_exporter.model import Phase, RunSnapshot
 
 RUN = ("run",)
@@ -41,7 +41,9 @@ _PLAIN = (
     ),
     _gauge("mfu_ratio", "Model FLOPs utilization: logged, else TFLOPS per GPU / the card's dense peak for the data type."),
     _gauge("step_duration_seconds", "Time a step takes: median over the recent window, saves and evaluations excluded."),
-    _gauge("step_duration_baseline_seconds", "Best sustained median of the step duration in this attempt, with as much work a step as now."),
+    _gauge(
+        "step_duration_baseline_seconds", "Best sustained median of the step duration in this attempt, with as much work a step as now."
+    ),
     _gauge("loss_baseline", "Median loss of the previous 100 records, from 20 on."),
     _gauge("loss_baseline_min", "Lowest loss baseline of the present attempt: the best level that the loss has held."),
     _gauge(
@@ -138,14 +140,42 @@ FAMILIES = (
 )
 
 
-def samples(runs: Sequence[RunSnapshot], now: float) -> Iterator[Sample]:
-    """All samples of all runs; ``now`` is the wall time of the scrape."""
-    for run in runs:
-        yield from _identity(run)
-        yield from _progress(run, now)
-        yield from _figures(run)
-        yield from _trouble(run)
-        yield from _checkpoints(run, now)
+class Runs:
+    """The samples of runs. Those of a snapshot are made once; what grows by itself is told beside them at each scrape."""
+
+    def __init__(self) -> None:
+        self._made: Mapping[str, tuple[RunSnapshot, Batch]] = {}
+
+    def collect(self, runs: Sequence[RunSnapshot], now: float) -> Iterator[Collected]:
+        """All samples of all runs; ``now`` is the wall time of the scrape."""
+        before, made = self._made, dict[str, tuple[RunSnapshot, Batch]]()
+        for run in runs:
+            known = before.get(run.run)
+            made[run.run] = known = known if known is not None and known[0] is run else (run, Batch(run.run, tuple(_lasting(run))))
+            yield known[1]
+            yield from _growing(run, now)
+        self._made = made
+
+
+def samples(run: RunSnapshot, now: float) -> Iterator[Sample]:
+    """All samples of one run; ``now`` is the wall time of the scrape."""
+    yield from _lasting(run)
+    yield from _growing(run, now)
+
+
+def _lasting(run: RunSnapshot) -> Iterator[Sample]:
+    yield from _identity(run)
+    yield from _progress(run)
+    yield from _figures(run)
+    yield from _trouble(run)
+    yield from _checkpoints(run)
+
+
+def _growing(run: RunSnapshot, now: float) -> Iterator[Sample]:
+    if run.progress_wall is not None:
+        yield Sample(AGE, (run.run,), max(0.0, now - run.progress_wall))
+    started = run.checkpoint_started_wall
+    yield Sample(CHECKPOINT_IN_PROGRESS, (run.run,), 0.0 if started is None else max(0.0, now - started))
 
 
 def _identity(run: RunSnapshot) -> Iterator[Sample]:
@@ -158,10 +188,9 @@ def _identity(run: RunSnapshot) -> Iterator[Sample]:
         yield Sample(WRITER, (run.run,), int(run.writer_alive))
 
 
-def _progress(run: RunSnapshot, now: float) -> Iterator[Sample]:
+def _progress(run: RunSnapshot) -> Iterator[Sample]:
     if run.progress_wall is not None:
         yield Sample(STEP_TIMESTAMP, (run.run,), run.progress_wall)
-        yield Sample(AGE, (run.run,), max(0.0, now - run.progress_wall))
     for quantile, seconds in run.progress_gaps.items():
         yield Sample(GAPS, (run.run,), seconds, extra={"quantile": f"{quantile:g}"})
     yield Sample(LOST_STEPS, (run.run,), run.lost_steps)
@@ -193,12 +222,10 @@ def _trouble(run: RunSnapshot) -> Iterator[Sample]:
         yield Sample(INCIDENT_TIMESTAMP, (run.run, kind), wall)
 
 
-def _checkpoints(run: RunSnapshot, now: float) -> Iterator[Sample]:
+def _checkpoints(run: RunSnapshot) -> Iterator[Sample]:
     histogram = run.checkpoint_durations
     for bound, total in zip([*map(str, histogram.bounds), "+Inf"], accumulate(histogram.counts), strict=True):
         yield Sample(CHECKPOINT_DURATION, (run.run,), total, extra={"le": bound}, suffix="_bucket")
     yield Sample(CHECKPOINT_DURATION, (run.run,), sum(histogram.counts), suffix="_count")
     yield Sample(CHECKPOINT_DURATION, (run.run,), histogram.sum, suffix="_sum")
-    started = run.checkpoint_started_wall
-    yield Sample(CHECKPOINT_IN_PROGRESS, (run.run,), 0.0 if started is None else max(0.0, now - started))
     yield Sample(CHECKPOINT_FAILURES, (run.run,), run.checkpoint_failures)
