@@ -12,12 +12,12 @@ from trainer_exporter.model import Chunk, Record
 
 
 def plain(done: int, total: int = 90) -> str:
-    return f" {done:2d}%|###   | {done}/{total} [00:{done:02d}<01:00,  1.01it/s]"
+    return f" {100 * done // total:2d}%|###   | {done}/{total} [00:{done:02d}<01:00,  1.01it/s]"
 
 
 RECORD = "{'loss': 1.5, 'grad_norm': 0.7, 'learning_rate': 5e-05, 'epoch': 0.5}"
-TITLED = "Epoch 1:  12%|#   | 12/90 [00:12<01:00,  1.01it/s]"
-WITH_LOSS = " 12%|#   | 12/90 [00:12<01:00,  1.01it/s, loss=1.5]"
+TITLED = "Epoch 1:  13%|#   | 12/90 [00:12<01:00,  1.01it/s]"
+WITH_LOSS = " 13%|#   | 12/90 [00:12<01:00,  1.01it/s, loss=1.5]"
 
 
 @pytest.mark.parametrize(
