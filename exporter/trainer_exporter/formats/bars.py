@@ -66,12 +66,13 @@ class Overtaken(NamedTuple):
     first: Bar
     last: Bar
     rest: str  # what was printed
+    between: Sequence[str]  # the other redraws, which may be torn
 
 
 def overtaken(text: str, total: int | None) -> Overtaken | None:
     """What is worth reading of a line on which a bar of this total stands in each place but the last; None of any other line.
 
-    What stands between the first and the last bar may be torn: both are ahead of it in what they tell.
+    What stands between the first and the last bar tells less than they do.
     """
     *bars, rest = text.lstrip("\r").split("\r")
     is_alike = text.count(f"/{total} [") == text.count("%|") == len(bars) and text.count("{'") == 1
@@ -80,7 +81,7 @@ def overtaken(text: str, total: int | None) -> Overtaken | None:
     begin, end, rest = bar(bars[0].rstrip()), bar(bars[-1].rstrip()), rest.rstrip()
     if begin is None or end is None or not (begin.is_plain and end.is_plain and begin.total == end.total == total):
         return None
-    return Overtaken(begin, end, rest) if begin.done < end.done and rest.endswith("}") else None
+    return Overtaken(begin, end, rest, bars[1:-1]) if begin.done < end.done and rest.endswith("}") else None
 
 
 def bar(text: str) -> Bar | None:

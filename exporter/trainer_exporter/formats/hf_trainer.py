@@ -97,6 +97,9 @@ class HfTrainer:
                 return at, out
             line = Line(drawn.rest, first + at)
             out += self._drawn(line, drawn.first)
+            if self._step is not None and drawn.last.done <= self._step:  # what was held is ahead of the last bar: one between may be told
+                for redraw in drawn.between:
+                    out += self._read_bar(line, redraw.rstrip())
             out += self._drawn(line, drawn.last)
             out += self._read_pairs(line, drawn.rest, found) or ()
         return len(texts), out
