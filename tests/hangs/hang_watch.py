@@ -59,7 +59,7 @@ def first_of(receiver: Receiver, path: str, run: str) -> list[Notification]:
 def look(told: Told, scene: Scene, job: Job, *, server: Prometheus, receiver: Receiver, happened_wall: float) -> bool:
     """Whether what is due has been said by now; the first page, or that ticket, is kept with its suspects."""
     if told.first is None:
-        tickets = (each for each in of_run(receiver, "/ticket", job.run) if scene.ticket in each.alertnames)
+        tickets = (each for each in of_run(receiver, "/ticket", job.run) if _is_one_of(each.alertnames, scene.ticket))
         said = first_of(receiver, "/page", job.run) if scene.page else list(tickets)
         if not said:
             return False
@@ -79,7 +79,7 @@ def wrong(told: Told, scene: Scene, job: Job, *, server: Prometheus, receiver: R
     pages, later = first_of(receiver, "/page", job.run), suspects(server, job.run)
     told.cause = cause(server, job.run, at=max(told.first.wall, known_wall))
     expected = scene.page or scene.ticket
-    if not (re.fullmatch(expected, ", ".join(told.alerts)) or scene.ticket in told.alerts):
+    if not (re.fullmatch(expected, ", ".join(told.alerts)) or _is_one_of(told.alerts, scene.ticket)):
         found.append(f"said {', '.join(told.alerts)}, not {expected}")
     if len(pages) != bool(scene.page):
         found.append(f"{len(pages)} pages")
@@ -93,6 +93,10 @@ def wrong(told: Told, scene: Scene, job: Job, *, server: Prometheus, receiver: R
     if (line := told.annotation("suspect")) and not line.startswith(_line(scene, job)):
         found.append(f"suspect as paged: {line!r}, not {_line(scene, job)!r}")
     return found
+
+
+def _is_one_of(alerts: Sequence[str], ticket: str) -> bool:
+    return any(re.fullmatch(ticket, name) for name in alerts)
 
 
 def _is_right(named: Named, scene: Scene, job: Job) -> bool:
