@@ -142,3 +142,17 @@ def test_a_collector_that_fails_costs_its_own_families_alone() -> None:
     assert "trainer_exporter_read_bytes_total 5.0" in shown
     assert "trainer_exporter_files_followed" not in shown  # half of a collector's samples would be a lie
     assert health.snapshot().errors == {("collector_broken", "ZeroDivisionError"): 1}
+
+
+def test_a_run_that_says_the_same_is_the_same_batch_and_its_age_goes_on() -> None:
+    figures = runs.Runs()
+    ages = []
+
+    batches = []
+    for second in (1, 2):
+        batch, *growing = figures.collect([snapshot()], NOW + second)
+        batches.append(batch)
+        ages.append([item.value for item in growing if isinstance(item, Sample) and item.family is runs.AGE])
+
+    assert batches[0] is batches[1]
+    assert ages[1][0] == ages[0][0] + 1

@@ -141,7 +141,7 @@ FAMILIES = (
 
 
 class Runs:
-    """The samples of runs. Those of a snapshot are made once; what grows by itself is told beside them at each scrape."""
+    """The samples of runs. They are made once for all snapshots that say the same; what grows by itself is told beside them."""
 
     def __init__(self) -> None:
         self._made: Mapping[str, tuple[RunSnapshot, Batch]] = {}
@@ -151,7 +151,9 @@ class Runs:
         before, made = self._made, dict[str, tuple[RunSnapshot, Batch]]()
         for run in runs:
             known = before.get(run.run)
-            made[run.run] = known = known if known is not None and known[0] is run else (run, Batch(run.run, tuple(_lasting(run))))
+            if known is None or known[0] != run:
+                known = run, Batch(run.run, tuple(_lasting(run)))
+            made[run.run] = known
             yield known[1]
             yield from _growing(run, now)
         self._made = made
