@@ -17,6 +17,8 @@ NUMBER: Final = (
     r"[-+]?(?:(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d*)?(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?"
     r"|(?:[nN][aA][nN]|[iI][nN][fF](?:inity|INITY)?)(?![A-Za-z]))"
 )
+# No program prints two digits before the point and an exponent, or less than a float of 32 bits can hold: 1875 and 1e-05, 5e-7 and 6.
+_GLUED: Final = re.compile(r"(?<![\d.])\d\d+(?:\.\d*)?[eE][-+]?\d|\d[eE]-(?:[5-9]\d|\d{3})")
 _CALL: Final = re.compile(r"(?:[\w.]+)\(\s*([^(),]+?)\s*(?:,[^()]*)?\)")
 _SUFFIXES: Final = {"k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "B": 1e9, "T": 1e12}
 _MAX_DIGITS: Final = 18  # Python refuses to read thousands of them, and nothing counts so far
@@ -25,9 +27,11 @@ _MAX_PART: Final = 24  # characters of the hours, minutes or seconds of a durati
 
 
 def number(text: str) -> float | None:
-    """The value of a printed number, NaN and Inf included; None when the text is none."""
+    """The value of a printed number, NaN and Inf included; None when the text is none, or two numbers that were glued."""
     try:
-        return float(text) if "_" not in text else None
+        if "_" in text or (("e" in text or "E" in text) and _GLUED.search(text) is not None):
+            return None
+        return float(text)
     except ValueError:
         return _decorated(text)
 
