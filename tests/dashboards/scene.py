@@ -26,6 +26,7 @@ from daemon import Daemon
 HEALTHY, HUNG, KILLED = "tern", "wren", "heron"
 INTERVAL = "2s"
 LOST, THROTTLED, FAULTY, RESET = 6, 3, 1, 2  # cards of the first node
+HUNG_CARDS = (4, 5, 6)  # of each node
 SPINS = {"util": 100, "memutil": 1, "power_mw": 120_000}
 HEADER = """------------------------ arguments ------------------------
   global_batch_size ............................... 512
@@ -116,7 +117,7 @@ class Scene:
 
 @contextmanager
 def scene(folder: Path) -> Iterator[Scene]:
-    """Everything started; nothing of it has been waited for."""
+    """Everything started. Only that it is known whose the cards are has been waited for, before they break."""
     (folder / "runs").mkdir()
     sources = [_source(folder, name) for name in (HEALTHY, HUNG)]
     library = fake.build(folder)
@@ -130,8 +131,10 @@ def scene(folder: Path) -> Iterator[Scene]:
             _occupy(node, *trainers[:2])
             running.enter_context(node.exporter)
             running.callback(node.driver.heal)
-        _break(nodes[0])
         server = running.enter_context(stack.prometheus(folder / "prometheus", _watching(nodes)))
+        known = f'count(gpu_run_info{{run="{HUNG}"}}) == {len(nodes) * len(HUNG_CARDS)}'
+        stack.eventually(lambda: server.query(known), within_s=120, what=known)
+        _break(nodes[0])
         yield Scene(server, nodes, trainers[2], time.time())
 
 
@@ -182,14 +185,13 @@ def _process(folder: Path, run: str, log: Path) -> Iterator[subprocess.Popen[byt
 
 def _occupy(node: Node, healthy: subprocess.Popen[bytes], hung: subprocess.Popen[bytes]) -> None:
     node.serve(healthy, 0, 1, 2, 3)
-    node.serve(hung, 4, 5, 6)
+    node.serve(hung, *HUNG_CARDS)
     node.driver.set(memory_temperature=71, slowdown=92, **{"threshold.error": None})
-    for card in (4, 5, 6):
+    for card in HUNG_CARDS:
         node.driver.set(card, **SPINS)
 
 
 def _break(node: Node) -> None:
-    stack.eventually(lambda: node.exporter.value("gpu_devices") == 8, within_s=120, what="the cards are read")
     node.driver.set(LOST, error=fake.GPU_IS_LOST)
     node.driver.set(THROTTLED, reasons="0x20")
     node.driver.set(RESET, ecc_uncorrected_volatile=1, ecc_uncorrected_aggregate=1)
