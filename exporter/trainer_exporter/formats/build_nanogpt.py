@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from trainer_exporter.formats.base import LOSS, NOTHING, Format, Reading
-from trainer_exporter.formats.decimals import FLOAT, Decimals, InOrder, Manner, Verdict
+from trainer_exporter.formats.decimals import FAR_LINES, FLOAT, Decimals, InOrder, Manner, Verdict
 from trainer_exporter.model import Line, Malformed, Phase, Record
 from trainer_exporter.numbers import NUMBER, number
 
@@ -116,7 +116,8 @@ class BuildNanogpt:
         if verdict is Verdict.DOUBTFUL:
             self._doubted = read
             return NOTHING
-        return [doubted, read] if doubted is not None and verdict is Verdict.CONFIRMS else [read]
+        is_near = doubted is not None and read.line - doubted.line <= FAR_LINES
+        return [doubted, read] if doubted is not None and is_near and verdict is Verdict.CONFIRMS else [read]
 
     def _result(self, line: Line, text: str, name: str) -> Reading:
         """A result that the console prints without a step, before the step that it was measured at."""

@@ -12,6 +12,7 @@ _PRINTED: Final = 8  # more decimals than this are a float as Python prints it
 _SHORT: Final = 3  # digits that %.3g leaves, which is how tqdm prints numbers
 _LONG: Final = 12  # digits that nearly every float has, as Python prints it
 _MOST_DIGITS: Final = 17  # of a float as Python prints it
+FAR_LINES: Final = 1000  # between two lines that tell nothing of each other
 _ENOUGH: Final = 3  # numbers of a kind that show how it is printed
 # What is printed with decimals or an exponent; inside a larger pattern.
 FLOAT: Final = r"(?:-?(?:(?:0|[1-9]\d*)\.\d+(?![eE\d])|\d(?:\.\d+)?[eE][-+]\d\d\d?|[iI]nf)|-?[nN]a[nN])"

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from trainer_exporter.formats.base import LOSS, NOTHING, Format, Reading
-from trainer_exporter.formats.decimals import Decimals, InOrder, Manner, Verdict
+from trainer_exporter.formats.decimals import FAR_LINES, Decimals, InOrder, Manner, Verdict
 from trainer_exporter.model import Checkpoint, CheckpointEvent, Line, Malformed, Phase, Record
 from trainer_exporter.numbers import NUMBER, integer, number
 
@@ -124,7 +124,8 @@ class LlmC:
         if verdict is Verdict.DOUBTFUL:
             self._doubted = read
             return NOTHING
-        return [doubted, read] if doubted is not None and verdict is Verdict.CONFIRMS else [read]
+        is_near = doubted is not None and read.line - doubted.line <= FAR_LINES
+        return [doubted, read] if doubted is not None and is_near and verdict is Verdict.CONFIRMS else [read]
 
     def _filed(self, line: Line) -> Reading | None:
         found = _FILED.match(line.text)
