@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from trainer_exporter.formats.base import LOSS, NOTHING, Format, Reading
-from trainer_exporter.formats.decimals import FAR_LINES, FLOAT, Decimals, InOrder, Manner, Verdict
+from trainer_exporter.formats.decimals import FLOAT, Decimals, InOrder, Manner
 from trainer_exporter.model import Line, Malformed, Phase, Record
 from trainer_exporter.numbers import NUMBER, number
 
@@ -50,7 +50,6 @@ class BuildNanogpt:
         self._decimals = Decimals(least=4)
         self._manner = Manner(fixed=True)
         self._order = InOrder()
-        self._doubted: Record | None = None  # of the file; the line behind it tells whether its step was whole
 
     @property
     def wants_all(self) -> bool:
@@ -61,7 +60,8 @@ class BuildNanogpt:
         if (head := _HEAD.match(text)) is not None:
             return [self._stepped(line, head)]
         if (filed := _FILED.match(text)) is not None:
-            return self._in_order(self._filed(line, filed))
+            read = self._filed(line, filed)
+            return [read] if isinstance(read, Malformed) else self._order.told(read)
         if _TORN.match(text):
             return [Malformed(line.number, "truncated")]
         if (found := _VALIDATED.match(text)) is not None:
@@ -106,18 +106,6 @@ class BuildNanogpt:
         if what == "val":
             return Record(line.number, {**fields, "eval_loss": value}, stamp=line.stamp, phase=Phase.EVALUATING)
         return Record(line.number, fields, {"hellaswag": value}, stamp=line.stamp, phase=Phase.EVALUATING)
-
-    def _in_order(self, read: Record | Malformed) -> Reading:
-        """A record that nothing but its step contradicts is held back until the next line shows whether the file goes on from there."""
-        if isinstance(read, Malformed):
-            return [read]
-        doubted, self._doubted = self._doubted, None
-        verdict = self._order.verdict(int(read.fields["step"]))
-        if verdict is Verdict.DOUBTFUL:
-            self._doubted = read
-            return NOTHING
-        is_near = doubted is not None and read.line - doubted.line <= FAR_LINES
-        return [doubted, read] if doubted is not None and is_near and verdict is Verdict.CONFIRMS else [read]
 
     def _result(self, line: Line, text: str, name: str) -> Reading:
         """A result that the console prints without a step, before the step that it was measured at."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from enum import Enum, auto
 from typing import Final
+
+from trainer_exporter.model import Record
 
 _EXPONENT: Final = re.compile(r"[eE][-+]\d\d+$")
 _PRINTED: Final = 8  # more decimals than this are a float as Python prints it
@@ -116,30 +117,26 @@ class Constant:
         return False
 
 
-class Verdict(Enum):
-    """On a step."""
-
-    FOLLOWS = auto()
-    DOUBTFUL = auto()
-    CONFIRMS = auto()  # the doubtful one before it, too
-
-
 class InOrder:
     """The steps of a file that has one line after the other, each of so many steps more, and nothing else that tells a torn number."""
 
     def __init__(self) -> None:
-        self._last: int | None = None
-        self._interval = 1
-        self._doubted: int | None = None
+        self._last: float | None = None
+        self._interval = 1.0
+        self._doubted: Record | None = None
 
-    def verdict(self, step: int) -> Verdict:
-        """Whether the step may come next; of one that may not, the next shows whether the file goes on from there."""
-        doubted, self._doubted = self._doubted, None
-        if doubted is not None and 0 <= step - doubted <= max(self._interval, _ENOUGH):
-            self._last, self._interval = step, max(1, step - doubted)
-            return Verdict.CONFIRMS
+    def told(self, record: Record) -> list[Record]:
+        """What may be said now. A record that nothing but its step contradicts waits for the next line, which shows whether it goes on
+        from there.
+        """
+        step, doubted, self._doubted = record.fields["step"], self._doubted, None
+        if doubted is not None and record.line - doubted.line <= FAR_LINES:
+            before = doubted.fields["step"]
+            if 0 <= step - before <= max(self._interval, _ENOUGH):
+                self._last, self._interval = step, max(1, step - before)
+                return [doubted, record]
         if self._last is None or 0 <= step - self._last <= self._interval:
             self._last = step
-            return Verdict.FOLLOWS
-        self._doubted = step
-        return Verdict.DOUBTFUL
+            return [record]
+        self._doubted = record
+        return []

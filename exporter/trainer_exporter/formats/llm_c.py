@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from trainer_exporter.formats.base import LOSS, NOTHING, Format, Reading
-from trainer_exporter.formats.decimals import FAR_LINES, Decimals, InOrder, Manner, Verdict
+from trainer_exporter.formats.decimals import Decimals, InOrder, Manner
 from trainer_exporter.model import Checkpoint, CheckpointEvent, Line, Malformed, Phase, Record
 from trainer_exporter.numbers import NUMBER, integer, number
 
@@ -76,7 +76,6 @@ class LlmC:
         self._filed_decimals = Decimals(least=4)
         self._manner = Manner(fixed=True)
         self._order = InOrder()
-        self._doubted: Record | None = None  # of the file; the line behind it tells whether its step was whole
         self._printed_decimals = Decimals(least=6)
 
     @property
@@ -89,7 +88,9 @@ class LlmC:
             self._wanted, self._step = 0, int(found["step"])
             return [_trained(line, found)]
         if text.startswith("s:"):
-            return self._in_order(self._filed(line))
+            reading = self._filed(line)
+            read = reading[0] if reading else None
+            return self._order.told(read) if isinstance(read, Record) else reading
         if text.startswith(_TABLE):
             self._wanted, self._step = _TABLE_LINES, None
             return [Record(line.number, stamp=line.stamp, phase=Phase.STARTING, starts=True)]
@@ -113,19 +114,6 @@ class LlmC:
             return self._other(line)
         field, value = _ROWS.get(row["name"]), integer(row["value"])
         return NOTHING if field is None or value is None else [Record(line.number, {field: value}, stamp=line.stamp)]
-
-    def _in_order(self, reading: Reading | None) -> Reading | None:
-        """A record that nothing but its step contradicts is held back until the next line shows whether the file goes on from there."""
-        read = reading[0] if reading else None
-        if not isinstance(read, Record):
-            return reading
-        doubted, self._doubted = self._doubted, None
-        verdict = self._order.verdict(int(read.fields["step"]))
-        if verdict is Verdict.DOUBTFUL:
-            self._doubted = read
-            return NOTHING
-        is_near = doubted is not None and read.line - doubted.line <= FAR_LINES
-        return [doubted, read] if doubted is not None and is_near and verdict is Verdict.CONFIRMS else [read]
 
     def _filed(self, line: Line) -> Reading | None:
         found = _FILED.match(line.text)
