@@ -17,8 +17,9 @@ NUMBER: Final = (
     r"[-+]?(?:(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d*)?(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?"
     r"|(?:[nN][aA][nN]|[iI][nN][fF](?:inity|INITY)?)(?![A-Za-z]))"
 )
-# No program prints two digits before the point and an exponent, or less than a float of 32 bits can hold: 1875 and 1e-05, 5e-7 and 6.
-_GLUED: Final = re.compile(r"(?<![\d.])\d\d+(?:\.\d*)?[eE][-+]?\d|\d[eE]-(?:[5-9]\d|\d{3})")
+# Before an exponent every program prints one digit and a point, and of what is not 0 no 0: not 1875 and 1e-05, nor 0.0098 and 5e-06. None
+# prints less than a float of 32 bits can hold: 5e-7 and 6.
+_GLUED: Final = re.compile(r"(?<![\d.])(?:\d\d+(?:\.\d*)?|0\.0*[1-9]\d*)[eE][-+]?\d|\d[eE]-(?:[5-9]\d|\d{3})")
 _CALL: Final = re.compile(r"(?:[\w.]+)\(\s*([^(),]+?)\s*(?:,[^()]*)?\)")
 _SUFFIXES: Final = {"k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "B": 1e9, "T": 1e12}
 _MAX_DIGITS: Final = 18  # Python refuses to read thousands of them, and nothing counts so far

@@ -161,6 +161,9 @@ REFUSED = {
     "MaxText's decimals": "completed step: 22, seconds: 5.426, TFLOP/s/device: 140.988, loss: 9.39010, lm_loss: 9.390",
     "Keras's decimals": "13/50 - 4s - 9ms/step - loss: 1.71481552 - accuracy: 0.3908",
     "a key twice in JSON": '{"step": 10, "loss": 2.25, "step": 20, "loss": 1.5}',
+    "a whole number for verl's loss": "step:2 - train/loss:5396891288259 - train/lr:2.0000000000000003e-06 - train/mfu:0.31946818795207316",
+    "a whole number for mmengine's loss": '{"lr": 0.005, "data_time": 0.0125, "loss":49, "time": 0.25, "epoch": 1, "step": 10}',
+    "a whole number for a result of mmengine": '{"accuracy": 96.898, "data_time": 0.00071, "loss":49, "time": 0.000754, "step": 3}',
     "more digits than a float": '{"step": 10, "loss": 0.2994443828599717665958767}',
 }
 

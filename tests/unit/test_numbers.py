@@ -50,7 +50,7 @@ def test_what_is_no_number_is_none(text: str) -> None:
     assert number(text) is None
 
 
-@pytest.mark.parametrize("text", ["1875e-05", "10.8e-06", "5e-76", "1e-100", "tensor(187488e-06)"])
+@pytest.mark.parametrize("text", ["1875e-05", "10.8e-06", "5e-76", "1e-100", "tensor(187488e-06)", "0.00986850473885731e-06"])
 def test_two_numbers_that_were_glued_are_none(text: str) -> None:
     assert number(text) is None
 

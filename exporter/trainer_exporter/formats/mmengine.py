@@ -145,6 +145,8 @@ class MMEngine:
             found = loaded(line.text)
         except (ValueError, RecursionError):
             return [Malformed(line.number, "json")]
+        if any(isinstance(found.get(key), int) for key in _FIELDS):  # all of them are floats, which have a point
+            return [Malformed(line.number, "number")]
         printed = {key: str(value) for key, value in found.items() if isinstance(value, (int, float))}
         if "lr" not in printed or found.get("mode") == "val":
             record = _evaluation(line, printed, line.stamp)

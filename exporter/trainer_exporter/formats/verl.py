@@ -39,6 +39,7 @@ _FIELDS: Final[dict[str, tuple[str, float]]] = {
     "train/mfu": ("mfu_ratio", 1.0),
     "train/total_tokens(B)": ("total_tokens", 1e9),
 }
+_FLOATS: Final = frozenset({"actor/pg_loss", "train/loss", "val/loss", "actor/grad_norm", "train/grad_norm"})  # they have a point
 _TOKENS: Final = "perf/total_num_tokens"
 # The last value may be torn; of all that are wanted only these stand there.
 _LAST: Final = ("val", "train/total_tokens(B):", "train/time(s):")
@@ -95,7 +96,7 @@ class Verl:
         seen: set[str] = set()
         for pair in pairs:
             key, _, printed = pair.rpartition(":")
-            if key in seen or "/" not in key or not is_printed(_bare(printed)):
+            if key in seen or "/" not in key or not _is_ones(key, printed):
                 return Malformed(line.number, "number")
             seen.add(key)
             if _is_wanted(key) and not (printed == "0.000" and key in {"actor/lr", "train/lr", "train/lr(1e-3)"}):
@@ -160,6 +161,11 @@ class Verl:
             facts = {"output_dir": posixpath.dirname(path)}
             return [Record(line.number, facts=facts, stamp=line.stamp, phase=Phase.CHECKPOINTING, checkpoint=news)]
         return [Record(line.number, stamp=line.stamp, closes=True)] if _ENDED in text else None
+
+
+def _is_ones(key: str, printed: str) -> bool:
+    """Whether one program printed the number; else it is glued from those of two."""
+    return is_printed(_bare(printed)) and not (key in _FLOATS and printed.isdecimal() and printed != "0")
 
 
 def _bare(text: str) -> str:
