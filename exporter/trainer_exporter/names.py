@@ -32,3 +32,8 @@ def sanitise(text: str) -> str:
     """A name from outside as a label's value: printable, one line, single blanks, bounded; "" where nothing is left."""
     printable = "".join(letter if letter.isprintable() else "_" for letter in text.strip())
     return " ".join(printable.split())[:NAME_LIMIT].strip()
+
+
+def sendable(text: str) -> str:
+    """The text with what UTF-8 cannot carry spelt out: JSON may hold half a surrogate pair, and the name of a file any byte."""
+    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import subprocess
 from collections.abc import Iterator
@@ -97,6 +98,18 @@ def sorted_labels(line: str) -> tuple[object, ...]:
         return (line,)
     (family,) = text_families(line + "\n")
     return tuple((sample.name, tuple(sorted(sample.labels.items())), repr(sample.value)) for sample in family.samples)
+
+
+@pytest.mark.parametrize("accept", ["", "application/openmetrics-text; version=1.0.0", "text/plain; version=1.0.0; escaping=dots"])
+def test_a_name_that_utf_8_cannot_carry_does_not_cost_the_page(accept: str) -> None:
+    half = json.loads(r'"\udc65val"')  # as a log of JSON may have it
+    samples = [Sample(runs.EVAL_METRIC, ("llama", half), 0.5), Sample(runs.EVAL_METRIC, ("llama", "loss"), 1.5)]
+    page = Page([("runs", lambda: samples)], health=Health())
+
+    shown = text(page, accept)
+
+    assert r'name="\\udc65val"' in shown
+    assert 'name="loss"' in shown
 
 
 def test_what_is_not_known_is_not_there(page: Page) -> None:

@@ -101,6 +101,12 @@ def test_no_log_can_put_markup_into_the_page() -> None:
     assert "script" not in read(status.html(hostile)).tags
 
 
+def test_a_name_that_utf_8_cannot_carry_does_not_cost_the_page() -> None:
+    page = status.html(node(run("llama-\udcff"))).encode()
+
+    assert rb"llama-\udcff" in page
+
+
 def test_a_file_says_why_it_is_followed_and_a_run_where_its_name_comes_from() -> None:
     file = FileStatus(
         "/a/console.log", "heron", "plain", 1, 0, 1, NOW, why="tee behind standard output of PID 7", run_origin="from Slurm job 77"

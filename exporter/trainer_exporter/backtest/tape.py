@@ -6,6 +6,8 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
+from trainer_exporter.names import sendable
+
 INTERVAL_S: Final = 15
 
 
@@ -38,7 +40,7 @@ class Tape:
 
 def series(name: str, labels: Mapping[str, str]) -> str:
     """A series as it is written; an empty label is none."""
-    shown = ",".join(f"{label}={json.dumps(value, ensure_ascii=False)}" for label, value in sorted(labels.items()) if value)
+    shown = ",".join(f"{label}={json.dumps(sendable(value), ensure_ascii=False)}" for label, value in sorted(labels.items()) if value)
     return f"{name}{{{shown}}}"
 
 

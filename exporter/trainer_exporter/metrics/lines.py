@@ -13,6 +13,7 @@ from typing import NamedTuple
 from prometheus_client.utils import floatToGoString
 
 from trainer_exporter.metrics.family import Batch, Collected, Family, Sample
+from trainer_exporter.names import sendable
 
 _Key = tuple[str, str, Sequence[str], tuple[tuple[str, str], ...]]
 _Line = tuple[str, float, str]  # name and labels, the value, and the line of both
@@ -97,4 +98,4 @@ def _start(sample: Sample) -> str:
 
 
 def _escaped(value: str) -> str:
-    return value.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")
+    return sendable(value).replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")

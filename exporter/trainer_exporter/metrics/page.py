@@ -17,6 +17,7 @@ from trainer_exporter.health import Health
 from trainer_exporter.metrics.daemon import COLLECTOR_DURATION, COLLECTOR_SUCCESS, SERIES
 from trainer_exporter.metrics.family import Batch, Collected, Family, Sample
 from trainer_exporter.metrics.lines import Lines
+from trainer_exporter.names import sendable
 
 SampleSource = Callable[[], Iterable[Collected]]
 
@@ -100,7 +101,7 @@ def metrics(samples: Iterable[Sample]) -> list[Metric]:
         labels = dict(zip(family.labels, sample.labels, strict=True))
         if sample.extra:
             labels.update(sample.extra)
-        metric.add_sample(family.name + sample.suffix, labels, sample.value)
+        metric.add_sample(family.name + sample.suffix, {name: sendable(value) for name, value in labels.items()}, sample.value)
     return list(found.values())
 
 

@@ -13,6 +13,7 @@ from html import escape
 
 from trainer_exporter.health import HealthSnapshot
 from trainer_exporter.model import Evidence, FileStatus, GpuReading, NodeStatus, Phase, RunSnapshot, Suspect
+from trainer_exporter.names import sendable
 
 STYLE = """
 :root { color-scheme: light dark; --line: #8884; --quiet: #777; --good: #1a7f37; --watch: #9a6700; --bad: #cf222e; --busy: #0969da; }
@@ -40,20 +41,22 @@ def html(status: NodeStatus) -> str:
     """The page, complete."""
     up = _duration(status.now - status.started_wall)
     state = "ready" if status.ready else "reading what stood in the files already"
-    return "\n".join(
-        (
-            '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>trainer-exporter</title>',
-            '<meta name="viewport" content="width=device-width, initial-scale=1"><meta http-equiv="refresh" content="15">',
-            f"<style>{STYLE}</style></head><body>",
-            f'<h1>trainer-exporter</h1><p class="quiet">version {escape(status.version)}, up {up}, {state}</p>',
-            '<nav><a href="/metrics">Metrics</a><a href="/api/v1/runs">Runs as JSON</a><a href="/-/healthy">Healthy</a>',
-            '<a href="/-/ready">Ready</a></nav>',
-            _section("Runs", _runs(status), "No run yet: no trainer has spoken in the files below."),
-            _section("What stalled runs show", _evidence(status.evidence, status.now), "") if status.evidence else "",
-            _section("Files", _files(status.files, status.now), "No file is followed. Name files, directories or globs to serve."),
-            _section("GPUs", _gpus(status), _no_gpus(status)),
-            _section("Troubles of the exporter itself", _errors(status), "None since the start."),
-            "</body></html>",
+    return sendable(
+        "\n".join(
+            (
+                '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>trainer-exporter</title>',
+                '<meta name="viewport" content="width=device-width, initial-scale=1"><meta http-equiv="refresh" content="15">',
+                f"<style>{STYLE}</style></head><body>",
+                f'<h1>trainer-exporter</h1><p class="quiet">version {escape(status.version)}, up {up}, {state}</p>',
+                '<nav><a href="/metrics">Metrics</a><a href="/api/v1/runs">Runs as JSON</a><a href="/-/healthy">Healthy</a>',
+                '<a href="/-/ready">Ready</a></nav>',
+                _section("Runs", _runs(status), "No run yet: no trainer has spoken in the files below."),
+                _section("What stalled runs show", _evidence(status.evidence, status.now), "") if status.evidence else "",
+                _section("Files", _files(status.files, status.now), "No file is followed. Name files, directories or globs to serve."),
+                _section("GPUs", _gpus(status), _no_gpus(status)),
+                _section("Troubles of the exporter itself", _errors(status), "None since the start."),
+                "</body></html>",
+            )
         )
     )
 
