@@ -122,6 +122,9 @@ class SourceState:
 
     def _time_steps(self, steps: Sequence[float], ticks: Sequence[float | None], durations: Mapping[float, float]) -> None:
         """Of steps some of which may be printed with their durations."""
+        if not durations and None not in ticks:
+            self.step_times.seen_all(ticks, steps)  # type: ignore[arg-type]  # none is None
+            return
         for step, tick in zip(steps, ticks, strict=True):
             if step in durations:
                 self.step_times.logged(durations[step])

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from itertools import pairwise, takewhile
+from operator import sub
 from typing import Final, NamedTuple
 
 from trainer_exporter.model import Incident, Record
@@ -138,4 +139,7 @@ def _columns(records: Sequence[Record]) -> dict[str, Column]:
 
 def gaps(before: float | None, times: Sequence[float | None]) -> list[float]:
     """What lies between neighbours, where both are known and time has gone on."""
-    return [now - last for last, now in pairwise((before, *times)) if last is not None and now is not None and now > last]
+    known = [before, *times]
+    if None not in known:
+        return [pause for pause in map(sub, known[1:], known) if pause > 0]
+    return [now - last for last, now in pairwise(known) if last is not None and now is not None and now > last]

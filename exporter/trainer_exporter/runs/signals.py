@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from functools import reduce
+from operator import add
 
 from trainer_exporter.runs.windows import median
 
@@ -86,6 +88,10 @@ class Goodput:
     def productive(self, seconds: float) -> None:
         """Time that led from one step to the next."""
         self._productive += seconds
+
+    def productive_all(self, pauses: Iterable[float]) -> None:
+        """As ``productive`` for each of them."""
+        self._productive = reduce(add, pauses, self._productive)
 
     def lost(self, steps: float, *, of: float) -> None:
         """A restart threw away ``steps`` of the ``of`` reached."""

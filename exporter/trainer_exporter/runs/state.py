@@ -228,8 +228,7 @@ class RunState:
         source.measure_all(told)
         if "skipped_steps" in columns:
             self._skipped = (self._skipped or 0) + sum(map(round, columns["skipped_steps"].values))
-        for gap in self.attempt.progress_all(told, source=name):
-            self._goodput.productive(gap)
+        self._goodput.productive_all(self.attempt.progress_all(told, source=name))
         self.saves.progressed()
         for wall in (*walls[:1], *walls[-1:]):
             self._goodput.seen(wall)

@@ -36,6 +36,18 @@ def middle(ordered: Sequence[float]) -> float:
     return ordered[half] if len(ordered) & 1 else ordered[half - 1] * 0.5 + ordered[half] * 0.5
 
 
+def _sliding(ordered: list[float], leaving: Sequence[float], values: Sequence[float]) -> list[float]:
+    """The medians of a window that is full, behind each of the values; ``leaving`` are those that go, in order. ``ordered`` is kept up."""
+    low, high = (len(ordered) - 1) >> 1, len(ordered) >> 1
+    medians: list[float] = []
+    for old, value in zip(leaving, values):  # noqa: B905 - as many go as come
+        if old != value:
+            del ordered[bisect_left(ordered, old)]
+            insort(ordered, value)
+        medians.append(ordered[low] * 0.5 + ordered[high] * 0.5)
+    return medians
+
+
 class StepWindow:
     """The values of the last ``span`` steps, the newest included; figures can be had of the last few of them too.
 
@@ -55,8 +67,8 @@ class StepWindow:
 
     def extend(self, steps: Sequence[float], values: Sequence[float]) -> None:
         """As ``push`` for each of them."""
-        self._steps.extend(steps)
-        self._values.extend(values)
+        self._steps.extend(steps[-self.span :])
+        self._values.extend(values[-self.span :])
 
     def values(self, span: int | None = None) -> list[float]:
         """Of the last ``span`` steps, or of all that the window holds, in order."""
@@ -104,18 +116,15 @@ class Baseline:
 
     def extend(self, values: Sequence[float]) -> list[float | None]:
         """As ``push`` for each of them; the medians, the one before the first and that behind each."""
-        ordered, arrived, size, minimum = self._ordered, self._arrived, self._size, self._minimum
-        current = self.median
-        medians = [current]
-        for value in values:
-            if len(ordered) == size:
-                del ordered[bisect_left(ordered, arrived[0])]
-            arrived.append(value)
+        ordered = self._ordered
+        medians = [self.median]
+        free = self._size - len(ordered)
+        for value in values[:free]:
             insort(ordered, value)
-            if len(ordered) >= minimum:
-                current = middle(ordered)
-            medians.append(current)
-        self.median = current
+            medians.append(middle(ordered) if len(ordered) >= self._minimum else None)
+        medians += _sliding(ordered, [*self._arrived, *values], values[free:])
+        self._arrived.extend(values)
+        self.median = medians[-1]
         return medians
 
 
@@ -201,8 +210,13 @@ class StepTimes:
 
     def logged_all(self, seconds: Sequence[float]) -> None:
         """As ``logged`` for each of them."""
-        for each in seconds:
-            self.logged(each)
+        known = self._durations
+        rest = deque(each for each in seconds if each > 0)
+        while rest and (self.best is None or len(known) < (known.maxlen or 0)):
+            self.logged(rest.popleft())
+        if rest and self.best is not None and min(*rest, *known) < self.best:  # else no median is less
+            self.best = min(self.best, *_sliding(sorted(known), [*known, *rest], [*rest]))
+        known.extend(rest)
 
     def seen(self, clock: float, step: float) -> None:
         """Add a moment at which ``step`` was reached; a clock that steps back starts a new span."""
@@ -214,6 +228,19 @@ class StepTimes:
         if seconds >= self._span and steps > 0:
             self._anchor = (clock, step)
             self.logged(seconds / steps)
+
+    def seen_all(self, clocks: Sequence[float], steps: Sequence[float]) -> None:
+        """As ``seen`` for each of them, where there are any."""
+        begin, known = self._anchor or (clocks[0], steps[0])
+        durations: list[float] = []
+        for clock, step in zip(clocks, steps):  # noqa: B905 - as many of the ones as of the others
+            if clock < begin or step < known:
+                begin, known = clock, step
+            elif clock - begin >= self._span and step > known:
+                durations.append((clock - begin) / (step - known))
+                begin, known = clock, step
+        self._anchor, self._newest = (begin, known), (clocks[-1], steps[-1])
+        self.logged_all(durations)
 
     def other_work(self) -> None:
         """From now on a step does more or less than before, so what was quick for it is no measure any more."""
