@@ -165,7 +165,8 @@ def listen_address(text: str, *, file: str, key: str) -> tuple[str, int]:
 
 
 def _source(section: Section) -> SourceConfig:
-    source = SourceConfig(
+    section.finish(("path", "run", "labels", "format", "owner", "model"))
+    return SourceConfig(
         path=section.text("path", required=True),
         run=section.text("run"),
         labels=section.labels("labels"),
@@ -173,8 +174,6 @@ def _source(section: Section) -> SourceConfig:
         owner=section.choice("owner", OWNERS),
         model=model(section.section("model")),
     )
-    section.finish(("path", "run", "labels", "format", "owner", "model"))
-    return source
 
 
 def _limits(section: Section) -> LimitsConfig:

@@ -70,6 +70,7 @@ def formats(sections: Sequence[Section]) -> tuple[FormatSpec, ...]:
         raise sections[MAX_FORMATS].error("name", len(sections), f"at most {MAX_FORMATS} formats")
     found: dict[str, FormatSpec] = {}
     for section in sections:
+        section.finish(_KEYS)
         name = section.text("name", required=True)
         if not _NAME.match(name):
             raise section.error("name", name, "letters, digits, _ and -, beginning with a letter, 32 at most")
@@ -80,7 +81,6 @@ def formats(sections: Sequence[Section]) -> tuple[FormatSpec, ...]:
 
 
 def _format(section: Section, name: str) -> FormatSpec:
-    section.finish(_KEYS)
     kind = section.choice("kind", KINDS)
     for key in _OF_OTHERS[kind]:
         if section.has(key):

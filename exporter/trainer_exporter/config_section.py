@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from difflib import get_close_matches
 from typing import Any
 
 from trainer_exporter.errors import ConfigError
@@ -146,10 +147,13 @@ class Section:
         return dict(value)
 
     def finish(self, known: Iterable[str]) -> None:
+        """ConfigError for a key that is none of these. To be asked first where a key is required: a mistyped one says more than none."""
         names = sorted(known)
         for name in self._values:
             if name not in names:
-                raise ConfigError(self.file, self._path(str(name)), found="an unknown key", expected="one of " + ", ".join(names))
+                near = get_close_matches(str(name), [other for other in names if other not in self._values], n=1)
+                expected = "one of " + ", ".join(names) + "".join(f"; {other} is near" for other in near)
+                raise ConfigError(self.file, self._path(str(name)), found="an unknown key", expected=expected)
 
     def _child(self, name: str, value: Any) -> Section:
         if value is None:

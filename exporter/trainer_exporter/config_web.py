@@ -56,6 +56,8 @@ TLS_KEYS: Final = (
 def security(root: Section, *, directory: Path) -> WebSecurity:
     """What the file says, certificates loaded; names of files are relative to ``directory``. ConfigError where it cannot be kept."""
     tls, http, rate = (root.section(name) for name in ("tls_server_config", "http_server_config", "rate_limit"))
+    for section, known in ((tls, TLS_KEYS), (http, ("http2", "headers")), (rate, ("interval", "burst"))):
+        section.finish(known)
     files = {name: _file(tls, name, directory) for name in ("cert_file", "key_file", "client_ca_file") if tls.has(name)}
     http.boolean("http2", default=True)  # HTTP/1.1 is spoken either way, which every client of an HTTP/2 server can do
     found = WebSecurity(
@@ -69,8 +71,6 @@ def security(root: Section, *, directory: Path) -> WebSecurity:
     )
     if found.interval_s and not found.burst:
         raise rate.error("burst", found.burst, "how many requests may come at once, 1 or more: with none, nobody is ever answered")
-    for section, known in ((tls, TLS_KEYS), (http, ("http2", "headers")), (rate, ("interval", "burst"))):
-        section.finish(known)
     root.finish(("tls_server_config", "http_server_config", "rate_limit", "basic_auth_users"))
     return found
 

@@ -246,6 +246,7 @@ def test_a_policy_of_the_file_stands_in_place_of_the_pages_own(folder: Path) -> 
     ("text", "message"),
     [
         ("tls: {}", "tls: found an unknown key, expected one of basic_auth_users, http_server_config, rate_limit, tls_server_config"),
+        ("tls_server_config: {cert_fle: a.pem, key_file: node.key}", "tls_server_config.cert_fle: found an unknown key, expected one of"),
         ("tls_server_config: {cert_file: node.pem}", "tls_server_config.key_file: found nothing, expected the path of a PEM file"),
         ("tls_server_config: {cert_file: gone.pem, key_file: node.key}", "gone.pem', expected a file that can be read (No such file"),
         ("tls_server_config: {cert_file: node.key, key_file: node.key}", "tls_server_config.cert_file: found a certificate and a key that"),

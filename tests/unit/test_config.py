@@ -67,6 +67,9 @@ def test_an_empty_configuration_is_all_defaults(text: str) -> None:
 BROKEN = {
     "unknown_key": ("runz: {}", "runz", "an unknown key", "gpu, limits, processes, runs, sources, web"),
     "unknown_key_inside": ("sources: [{path: /x, pth: /y}]", "sources[0].pth", "an unknown key", "labels, model, owner, path, run"),
+    "key_near_another": ("runz: {}", "runz", "an unknown key", "; runs is near"),
+    "mistyped_path": ("sources: [{pth: /x}]", "sources[0].pth", "an unknown key", "labels, model, owner, path, run; path is near"),
+    "number_as_key": ("gpu: {7: true}", "gpu.7", "an unknown key", "one of deadline, devices,"),
     "wrong_type": ("sources: 3", "sources", "3", "a list"),
     "wrong_type_inside": ("sources: [/x]", "sources[0]", "'/x'", "a mapping"),
     "missing_path": ("sources: [{run: a}]", "sources[0].path", "nothing", "a text that is not empty"),
@@ -118,6 +121,14 @@ BROKEN = {
     "not_a_mapping": ("- a\n- b", "config.yml", "['a', 'b']", "a mapping"),
     "python_object": ("sources: !!python/object/apply:os.system [true]", "line 1", "could not determine a constructor", "valid YAML"),
 }
+
+
+@pytest.mark.parametrize("text", ["sources: [{path: /x, pathh: /y}]", "sources: [{path: /x, colour: red}]"])
+def test_no_key_is_proposed_that_is_there_or_is_another_word(text: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        config.parse(text, file="config.yml")
+
+    assert "is near" not in str(caught.value)
 
 
 @pytest.mark.parametrize(("text", "key", "found", "expected"), BROKEN.values(), ids=BROKEN.keys())

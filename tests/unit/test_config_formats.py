@@ -58,6 +58,8 @@ BROKEN: dict[str, tuple[dict[str, object], str, str, str]] = {
     "no_name": ({"pattern": "x"}, "formats[0].name", "nothing", "a text"),
     "bad_name": ({**PATTERN, "name": "my format"}, "formats[0].name", "'my format'", "letters, digits"),
     "unknown_key": ({**PATTERN, "regex": "x"}, "formats[0].regex", "an unknown key", "pattern"),
+    "mistyped_name": ({"nane": "heron", "pattern": "x"}, "formats[0].nane", "an unknown key", "; name is near"),
+    "mistyped_pattern": ({"name": "heron", "patern": "x"}, "formats[0].patern", "an unknown key", "; pattern is near"),
     "unknown_kind": ({**JSON, "kind": "xml"}, "formats[0].kind", "'xml'", "one of pattern, json, csv, key_value"),
     "nothing_to_read_by": ({"name": "heron"}, "formats[0].pattern", "nothing", "a text"),
     "pattern_for_json": ({**JSON, "pattern": "x"}, "formats[0].pattern", "'x'", "no such key with kind: json"),

@@ -69,7 +69,7 @@ def test_a_configuration_that_cannot_be_used_is_part_of_the_report(
 
     told = capsys.readouterr().out
     assert code == 0
-    assert f"cannot be used: {tmp_path}/config.yml: sources[0].path: found nothing" in told
+    assert f"cannot be used: {tmp_path}/config.yml: sources[0].pth: found an unknown key" in told
     assert "prometheus-client " in told
 
 
