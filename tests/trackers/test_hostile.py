@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import struct
 import tracemalloc
@@ -144,6 +145,21 @@ def test_a_line_without_an_end_takes_no_memory(name: str, tmp_path: Path) -> Non
     assert tracemalloc.get_traced_memory()[1] < 16 << 20
     tracemalloc.stop()
     assert [record.fields["step"] for record in records] == ([3] if name == "scalars_json" else [])
+
+
+@pytest.mark.parametrize("time", [math.nan, math.inf, -math.inf, 1e300, 0.0, -7.0])
+def test_a_time_that_is_none_is_not_told(time: float, tmp_path: Path) -> None:
+    events = Events(tmp_path / "runs")
+    events.step(1, {"loss": 2.5}, wall=time)
+    (tmp_path / "metrics").mkdir()
+    run = tmp_path / ("ab" * 16) / "meta.yaml"
+    run.parent.mkdir()
+    run.write_text(f"run_name: heron\nstatus: 3\nend_time: {time}\n")
+
+    (step,), (about,) = read("tensorboard", events.path), read("mlflow", run)
+
+    assert (step.fields["loss"], step.stamp) == (2.5, None)
+    assert (about.facts["run_name"], about.stamp) == ("heron", None)
 
 
 def test_a_checksum_is_the_packages_own(tmp_path: Path) -> None:

@@ -10,10 +10,12 @@ import os
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 from trainer_exporter.errors import TrainerExporterError
-from trainer_exporter.model import Record
+from trainer_exporter.model import Record, Stamp
+
+_MOST_SECONDS: Final = 1e11  # a larger number is no time
 
 
 class MissingExtraError(TrainerExporterError):
@@ -39,6 +41,11 @@ class Extent:
     size: int = 0  # bytes, as last looked at
     position: int = 0
     mtime: float | None = None  # when it was last written, by the file system's clock; None before the first look
+
+
+def stamp_of(seconds: float | None) -> Stamp | None:
+    """A time as a tracker tells it; None for what can be none: 0 stands for an unknown one, and a broken file has NaN."""
+    return Stamp(seconds, zoned=True) if seconds is not None and 0 < seconds < _MOST_SECONDS else None
 
 
 class Reader(Protocol):

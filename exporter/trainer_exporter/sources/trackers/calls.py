@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 
-from trainer_exporter.model import Record, Stamp
+from trainer_exporter.model import Record
+from trainer_exporter.sources.trackers.base import stamp_of
 from trainer_exporter.sources.trackers.meaning import Interpreter
 
 
@@ -32,13 +33,12 @@ class Calls:
             self._number += 1
             # The Hugging Face Trainer's mean over the whole run has the name under which others report each step.
             told = {name: value for name, value in values.items() if name != "train_loss" or "train_steps_per_second" not in values}
-            stamp = Stamp(milliseconds / 1000, zoned=True)
-            made = self._interpreter.record(told, step=step, line=self._number, stamp=stamp)
+            made = self._interpreter.record(told, step=step, line=self._number, stamp=stamp_of(milliseconds / 1000))
             if made is not None:
                 yield made
 
     def about(self, *, name: str, ended_ms: float | None, finished: bool) -> Record:
         """What the tracker says of the run itself."""
         self._number += 1
-        stamp = Stamp(ended_ms / 1000, zoned=True) if ended_ms is not None else None
+        stamp = stamp_of(ended_ms / 1000) if ended_ms is not None else None
         return Record(self._number, facts={"run_name": name} if name else {}, stamp=stamp, closes=finished)

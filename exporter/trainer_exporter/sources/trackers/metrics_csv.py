@@ -18,7 +18,7 @@ from typing import Final
 
 from trainer_exporter.model import Record, Stamp
 from trainer_exporter.numbers import number
-from trainer_exporter.sources.trackers.base import Tracker
+from trainer_exporter.sources.trackers.base import Tracker, stamp_of
 from trainer_exporter.sources.trackers.meaning import Interpreter
 from trainer_exporter.sources.trackers.rows import Rows
 
@@ -68,12 +68,10 @@ class Table:
         self._stamp = next((cells.index(name) for name in _STAMPS if name in cells), -1)
 
     def _moment(self, cells: Sequence[str]) -> Stamp | None:
-        seconds = number(cells[self._stamp]) if self._stamp >= 0 else None
-        return Stamp(seconds, zoned=True) if seconds is not None and 0 < seconds < _MOST_SECONDS else None
+        return stamp_of(number(cells[self._stamp]) if self._stamp >= 0 else None)
 
 
 _STEPS_AS_CELLS: Final = frozenset(_STEPS)
-_MOST_SECONDS: Final = 1e11  # a larger number is no time
 
 
 def _cells(text: str) -> list[str]:

@@ -9,6 +9,7 @@ their times, so that what was reported in one call is one record. The run's ``me
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from collections.abc import Iterator, Sequence
@@ -17,9 +18,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Final
 
-from trainer_exporter.model import Record, Stamp
+from trainer_exporter.model import Record
 from trainer_exporter.numbers import number
-from trainer_exporter.sources.trackers.base import Batch, Extent, Reader, Tracker
+from trainer_exporter.sources.trackers.base import Batch, Extent, Reader, Tracker, stamp_of
 from trainer_exporter.sources.trackers.calls import Calls
 from trainer_exporter.sources.trackers.meaning import MAX_NAME, Interpreter
 from trainer_exporter.sources.trackers.tail import Lines
@@ -115,7 +116,7 @@ class OneMetric:
             results={} if known else {self._name[:MAX_NAME]: value},
             step=step,
             line=self._metric.lines.number,
-            stamp=Stamp(milliseconds / 1000, zoned=True),
+            stamp=stamp_of(milliseconds / 1000),
         )
 
 
@@ -135,6 +136,7 @@ def _meta(path: str) -> _Meta | None:
         return None
     found = {match["key"]: match["value"] for match in _META.finditer(text)}
     ended = number(found.get("end_time", ""))
+    ended = ended if ended is not None and math.isfinite(ended) else None  # NaN would be another one at each look
     return _Meta(
         name=found.get("run_name", "")[:MAX_NAME],
         finished=found.get("status", "") in _FINISHED and ended is not None,

@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterator
 from functools import cache
 from typing import Any, Final
 
-from trainer_exporter.model import Record, Stamp
-from trainer_exporter.sources.trackers.base import Batch, Extent, MissingExtraError, Tracker
+from trainer_exporter.model import Record
+from trainer_exporter.sources.trackers.base import Batch, Extent, MissingExtraError, Tracker, stamp_of
 from trainer_exporter.sources.trackers.meaning import Interpreter
 from trainer_exporter.sources.trackers.tail import Tail
 
@@ -77,7 +77,7 @@ class Events:
             yield from self._record(values, step, stamp)
 
     def _record(self, values: dict[str, float], step: int, stamp: float) -> Iterator[Record]:
-        made = self._interpreter.record(values, step=step, line=self._number, stamp=Stamp(stamp, zoned=True))
+        made = self._interpreter.record(values, step=step, line=self._number, stamp=stamp_of(stamp))
         if made is not None:
             yield made
 

@@ -15,8 +15,8 @@ import zlib
 from collections.abc import Iterator
 from typing import Any, Final
 
-from trainer_exporter.model import Record, Stamp
-from trainer_exporter.sources.trackers.base import Batch, Extent, Reader, Tracker
+from trainer_exporter.model import Record
+from trainer_exporter.sources.trackers.base import Batch, Extent, Reader, Tracker, stamp_of
 from trainer_exporter.sources.trackers.document import Document, number
 from trainer_exporter.sources.trackers.meaning import MAX_NAME, Interpreter
 from trainer_exporter.sources.trackers.rows import Rows
@@ -49,9 +49,7 @@ class History:
         self._best = min(self._best, named)
         step = number(row[_STEPS[named]]) if named == self._best else None
         values = {name: read for name, value in row.items() if self._interpreter.knows(name) and (read := _told(value)) is not None}
-        seconds = number(row.get("_timestamp"))
-        stamp = Stamp(seconds, zoned=True) if seconds is not None and 0 < seconds < 1e11 else None
-        return self._interpreter.record(values, step=step, line=line, stamp=stamp)
+        return self._interpreter.record(values, step=step, line=line, stamp=stamp_of(number(row.get("_timestamp"))))
 
     def record(self, text: str, line: int) -> Record | None:
         """Of a line of JSON."""
