@@ -70,7 +70,7 @@ fuzz-guided: .venv-fuzz/.ready ## input that is changed towards what it has not 
 # Without a wheel of atheris for this Python the input is changed by chance alone.
 .venv-fuzz/.ready: pyproject.toml
 	$(PYTHON) -m venv .venv-fuzz
-	.venv-fuzz/bin/pip install --quiet --disable-pip-version-check -e '.[basic-auth]' 'hypothesis>=6.100'
+	.venv-fuzz/bin/pip install --quiet --disable-pip-version-check -e '.[basic-auth,tensorboard]' 'hypothesis>=6.100'
 	-.venv-fuzz/bin/pip install --quiet --disable-pip-version-check --only-binary :all: 'atheris>=2.3'
 	touch $@
 

@@ -24,6 +24,8 @@ from pathlib import Path
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE.parent), str(HERE.parents[1] / "exporter")]
 
+from fuzz import tracked  # noqa: E402 - found by the lines above
+
 LONGEST_BYTES = 4096
 SEEDS = 400  # of one target at most
 SLOW_S = 25  # for one input; what it stands for here is a pattern that never ends
@@ -188,46 +190,16 @@ def _unpickler() -> Callable[[bytes], None]:
     return once
 
 
-TRACKED = {
-    "trainer_state": ("trainer_state.json", b'{"global_step": 7, "max_steps": 9, "log_history": [{"loss": 1.5, "step": 5, "epoch": 0.1}]}'),
-    "metrics_csv": ("lightning_logs/version_0/metrics.csv", b"epoch,step,train_loss\n0,5,1.5\n0,6,nan\n"),
-    "metrics_json": ("metrics.json", b'{"iteration": 19, "total_loss": 1.5, "lr": 0.1, "eta_seconds": 9}\n'),
-    "scalars_json": ("20260101_000000/vis_data/scalars.json", b'{"lr": 0.1, "loss": 1.5, "step": 5, "iter": 5}\n'),
-}
-
-
-def _tracked() -> Iterator[bytes]:
-    for place, (_, data) in enumerate(TRACKED.values()):
-        yield bytes([place]) + data
-
-
-def _trackers() -> Callable[[bytes], None]:
-    from trainer_exporter.model import FIELDS
-    from trainer_exporter.sources import trackers
-
-    names = list(TRACKED)
-    folder = Path(tempfile.mkdtemp())
-    known = {each.name: each for each in trackers.registry()}
-    paths = {name: folder / name / TRACKED[name][0] for name in names}
-    for path in paths.values():
-        path.parent.mkdir(parents=True)
-
-    def once(data: bytes) -> None:
-        name = names[data[0] % len(names)] if data else names[0]
-        paths[name].write_bytes(data[1:])
-        for batch in trackers.whole(known[name], str(paths[name])):
-            assert all(record.fields.keys() <= FIELDS for record in batch.records)
-
-    return once
-
-
 TARGETS = {
     "envelope": Target(_lines, _envelope),
     "formats": Target(_files, _formats),
     "config": Target(_configs, _config),
     "web_config": Target(_web_configs, _web_config),
     "unpickler": Target(_dumps, _unpickler, is_limited=True),
-    "trackers": Target(_tracked, _trackers),
+    "trackers": Target(tracked.texts, tracked.text),
+    "tensorboard": Target(tracked.event_files, tracked.event_file),
+    "wandb": Target(tracked.run_files, tracked.run_file),
+    "mlflow": Target(tracked.stores, tracked.store),
 }
 
 
@@ -238,6 +210,8 @@ def _guided(name: str, seconds: int, folder: Path) -> None:
     target = TARGETS[name]
     with atheris.instrument_imports(include=["trainer_exporter"]):
         once = target.once()
+    if target.is_limited:
+        _limit()
     seeds = folder / "seeds"
     seeds.mkdir(parents=True, exist_ok=True)
     for place, data in enumerate(target.seeds()):
@@ -251,6 +225,8 @@ def _by_chance(name: str, seconds: int, folder: Path) -> None:
     """Seeds cut, glued, and with bytes changed."""
     target, chance = TARGETS[name], random.Random(time.time_ns())
     seeds, once, tried = list(target.seeds()), target.once(), 0
+    if target.is_limited:
+        _limit()
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         data = _changed(chance, seeds)
@@ -309,8 +285,6 @@ def main() -> int:
             TARGETS[name].once()(asked.repeat.read_bytes())
         return 0
     if asked.inside:
-        if TARGETS[names[0]].is_limited:
-            _limit()
         try:
             _guided(names[0], asked.seconds, asked.folder)
         except ModuleNotFoundError as error:
