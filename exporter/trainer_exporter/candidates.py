@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 from bisect import bisect_left
 from collections.abc import Callable, Iterable
-from itertools import accumulate
 from typing import Final, NamedTuple
 
 # A word that stood here often stands again nearby, where Python's own search is the cheaper one.
@@ -17,18 +16,46 @@ Search = Callable[[bytes, int], int]
 
 
 class PlainLines(NamedTuple):
-    """Lines of a block without colours and without another rank's prefix, none of them over long."""
+    """Lines of a block without colours and without another rank's prefix, none of them over long. Places are bytes of the block."""
 
-    texts: list[str]
-    starts: list[int]  # in the block, by byte
-    sizes: list[int]  # bytes, without their ends
+    data: bytes
+    end: int  # of the last line that has its end
     troubled: list[int]  # where lines begin that tell of trouble
 
-    def until_trouble(self, begin: int, end: int) -> int:
-        """The first line from ``begin`` to ``end`` that tells of trouble; else ``end``, or the end of the block."""
-        end = min(end, len(self.texts))
-        at = bisect_left(self.troubled, self.starts[begin])
-        return bisect_left(self.starts, self.troubled[at], begin, end) if at < len(self.troubled) else end
+    def reach(self, begin: int, size: int) -> int:
+        """Where the whole lines end that stand within ``size`` bytes from ``begin`` (or one, that is longer), before any trouble."""
+        at = bisect_left(self.troubled, begin)
+        limit = self.troubled[at] if at < len(self.troubled) else self.end
+        return (self.data.rfind(b"\n", begin, min(begin + size, limit)) + 1) or max(begin, self.data.find(b"\n", begin, limit) + 1)
+
+    def after(self, begin: int, lines: int) -> int:
+        """Where the line begins that stands so many lines behind the one that begins at ``begin``."""
+        for _ in range(lines):
+            begin = self.data.find(b"\n", begin) + 1
+        return begin
+
+
+class Claimed(set[int]):
+    """Where the lines of a block begin that somebody has read one by one; beside them are those that were read together."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._together: list[tuple[int, int]] = []
+        self._lines = 0
+
+    def update_between(self, start: int, end: int, lines: int) -> None:
+        """So many neighbours, none of which is known."""
+        self._together.append((start, end))
+        self._lines += lines
+
+    @property
+    def lines(self) -> int:
+        """How many there are."""
+        return len(self) + self._lines
+
+    def has(self, start: int) -> bool:
+        """Whether the line that begins here is one of them."""
+        return start in self or any(begin <= start < end for begin, end in reversed(self._together))
 
 
 def plain_lines(data: bytes, position: int, *, most: int, trouble: Iterable[bytes]) -> PlainLines | None:
@@ -38,15 +65,12 @@ def plain_lines(data: bytes, position: int, *, most: int, trouble: Iterable[byte
     """
     if data.count(b"\n", position) < _FEWEST or any(data.find(mark, position) >= 0 for mark in _MARKS):
         return None
-    lines = data[position:].split(b"\n")
-    if not lines[-1]:
-        lines.pop()
-    sizes = [len(line) for line in lines]
-    if max(sizes) >= most:
-        return None
-    starts = list(accumulate((size + 1 for size in sizes[:-1]), initial=position))
-    texts = data[position:].decode("utf-8", "replace").split("\n")[: len(lines)]
-    return PlainLines(texts, starts, sizes, sorted(line_starts(data, position, trouble)))
+    at = position
+    while len(data) - at > most:
+        at = data.rfind(b"\n", at, at + most) + 1
+        if not at:
+            return None
+    return PlainLines(data, data.rfind(b"\n") + 1, sorted(line_starts(data, position, trouble)))
 
 
 def end_of_line(data: bytes, position: int) -> int:

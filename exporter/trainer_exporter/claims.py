@@ -10,10 +10,11 @@ from collections.abc import Sequence
 from typing import Final
 
 from trainer_exporter.formats.base import BlockParser, Format, Parser, Reading
-from trainer_exporter.model import Incident, Line, Malformed, Record
+from trainer_exporter.model import Incident, Line, Malformed, Record, Table
 from trainer_exporter.private import PrivateFormats
 
 Event = Record | Malformed | Incident
+Said = Event | Table
 
 TORN: Final = "truncated"  # a line that ends within a value
 
@@ -21,7 +22,7 @@ TORN: Final = "truncated"  # a line that ends within a value
 class Claims:
     """The lines of one file, as formats claim them; what they say goes into ``out``, in the order in which it is said."""
 
-    def __init__(self, formats: Sequence[Format], *, max_streams: int, out: list[Event]) -> None:
+    def __init__(self, formats: Sequence[Format], *, max_streams: int, out: list[Said]) -> None:
         self._out = out
         self._programs = tuple(one for one in formats if not one.fallback and not one.beneath and not one.private)
         self._libraries = tuple(one for one in formats if one.beneath)
@@ -61,13 +62,13 @@ class Claims:
         if one.private:
             self._private.open(one)
 
-    def claim_block(self, texts: Sequence[str], number: int) -> int:
-        """Let the present format read ordinary lines as far as it can, in one go; how many it has read."""
+    def claim_block(self, text: str, number: int) -> int:
+        """Let the present format read whole ordinary lines as far as it can, in one go; how many it has read."""
         parser = self._parsers.get("")
         is_sure = self._is_settled and not (self._is_only_announced or self.has_privates or self.wants_all)
         if not is_sure or not isinstance(parser, BlockParser):
             return 0
-        count, reading = parser.parse_block(texts, number)
+        count, reading = parser.parse_block(text, number)
         self._out.extend(reading)
         return count
 

@@ -15,9 +15,10 @@ from trainer_exporter.clock import Clock
 from trainer_exporter.formats import Format
 from trainer_exporter.health import Health
 from trainer_exporter.intake import Intake
-from trainer_exporter.model import FileStatus, Incident, Malformed, Record
+from trainer_exporter.model import FileStatus, Incident, Malformed, Record, Table
+from trainer_exporter.runs.rows import Placed, PlacedTable
 from trainer_exporter.runs.store import Store
-from trainer_exporter.runs.timeline import Moment, Timeline
+from trainer_exporter.runs.timeline import Timeline
 from trainer_exporter.sources.follow import Limits
 
 
@@ -140,13 +141,15 @@ class Feed(ABC):
         self._tools.store.caught_up(self.assignment.run, source, mtime=self._mtime, lines=lines)
 
     def _fold(
-        self, events: Sequence[Record | Malformed | Incident], *, read_wall: float, live: bool, source: str, format_name: str
+        self, events: Sequence[Record | Table | Malformed | Incident], *, read_wall: float, live: bool, source: str, format_name: str
     ) -> None:
-        placed = [(event, self._moment(event, read_wall, live)) for event in events if not isinstance(event, Malformed)]
+        placed = [self._placed(event, read_wall, live) for event in events if not isinstance(event, Malformed)]
         if placed and not self._tools.store.fold(self.assignment.run, placed, source=source, format_name=format_name):
             self._describe()  # the store had been full, and no word of this run had come so far
 
-    def _moment(self, event: Record | Incident, read_wall: float, live: bool) -> Moment:
+    def _placed(self, event: Record | Table | Incident, read_wall: float, live: bool) -> Placed | PlacedTable:
         if isinstance(event, Record):
-            return self._timeline.of_record(event, read_wall=read_wall, live=live)
-        return self._timeline.moment(event.stamp, read_wall=read_wall, live=live)
+            return event, self._timeline.of_record(event, read_wall=read_wall, live=live)
+        if isinstance(event, Table):
+            return event, self._timeline.of_table(event, read_wall=read_wall, live=live)
+        return event, self._timeline.moment(event.stamp, read_wall=read_wall, live=live)

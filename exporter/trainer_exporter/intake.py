@@ -14,11 +14,11 @@ from types import MappingProxyType
 from typing import Final
 
 from trainer_exporter import envelope, incidents, torn
-from trainer_exporter.candidates import PlainLines, end_of_line, line_starts, plain_lines
-from trainer_exporter.claims import Claims, Event
+from trainer_exporter.candidates import Claimed, end_of_line, line_starts, plain_lines
+from trainer_exporter.claims import Claims, Event, Said
 from trainer_exporter.formats.base import Format
 from trainer_exporter.halves import Halves
-from trainer_exporter.model import Chunk, Line, Stamp
+from trainer_exporter.model import Chunk, Line, Stamp, Table
 
 # Why a line is looked at.
 _METRIC: Final = 1  # a hint of a format stands in it
@@ -33,7 +33,8 @@ _SHOWN_CHARACTERS: Final = 200
 _SHOWN_FROM_LINES: Final = 32  # at the end of a block, among which an unclaimed one is sought
 _HEAD_LINES: Final = 16  # of a file, by which a format without hints is recognised
 _HEAD_BYTES: Final = 256  # of each of them
-_FIRST_STRIDE: Final = 16  # lines that a format is given at once; twice as many each time that it reads them all
+_FIRST_BYTES: Final = 8192  # that a format is given at once; more each time that it reads them all
+_GROWTH: Final = 4
 _MISSES: Final = 3  # in a row, after which the rest of a block is read line by line
 _REMEMBERED: Final = 16  # lines read last, by which a line without a line end is judged
 
@@ -50,7 +51,7 @@ class Intake:
 
     def restart(self) -> None:
         """Forget the file: the next chunk is the beginning of another."""
-        self._out: list[Event] = []
+        self._out: list[Said] = []
         self._claims = Claims(self._formats, max_streams=self._max_streams, out=self._out)
         self._container: str | None = None  # None: no line seen yet
         self._half = b""  # of a container's record
@@ -81,6 +82,10 @@ class Intake:
 
     def feed(self, chunk: Chunk) -> list[Event]:
         """What the lines of this chunk say. Only a container's unfinished line is kept for the next one."""
+        return _one_by_one(self.feed_tables(chunk))
+
+    def feed_tables(self, chunk: Chunk) -> list[Said]:
+        """As ``feed``, with the ordinary records of neighbouring lines as tables where their format makes such."""
         if self._container is None and not chunk.data.isspace() and chunk.data:
             self._container = envelope.container(chunk.data.lstrip().split(b"\n", 1)[0])
         self._line = chunk.first_line
@@ -103,7 +108,7 @@ class Intake:
         for text in self._partial.values():
             self._read_torn(text, self._line)
         self._partial.clear()
-        return self._taken()
+        return _one_by_one(self._taken())
 
     def _read_torn(self, data: bytes, number: int) -> None:
         """Read the end of the file that no line end follows."""
@@ -111,14 +116,14 @@ class Intake:
             self._counts["unmatched"] += 1
             self._show(data)
 
-    def _taken(self) -> list[Event]:
+    def _taken(self) -> list[Said]:
         self._claims.release()
         out = sorted(self._out, key=attrgetter("line"))  # a record may have waited for a later line
         self._out.clear()
         return out
 
     def _read_block(self, data: bytes, first_line: int, newlines: int) -> None:
-        claimed: set[int] = set()
+        claimed = Claimed()
         position = self._open(data, first_line, claimed)
         counted, number = 0, first_line
         while position < len(data):
@@ -139,39 +144,42 @@ class Intake:
             else:
                 break
         if data:
-            self._counts["unmatched"] += newlines + (not data.endswith(b"\n")) - len(claimed)
+            self._counts["unmatched"] += newlines + (not data.endswith(b"\n")) - claimed.lines
         self._tail = (self._tail + data[-_LOOK_BACK_BYTES:])[-_LOOK_BACK_BYTES:]
         self._show_last_of(data, claimed)
 
-    def _read_alike(self, data: bytes, position: int, number: int, claimed: set[int]) -> tuple[int, int]:
+    def _read_alike(self, data: bytes, position: int, number: int, claimed: Claimed) -> tuple[int, int]:
         """Let the format read many lines at once, as long as they are of its kind; the first line that is left, by its place and number."""
         block = plain_lines(data, position, most=self._max_line_bytes, trouble=_WORDS)
         if block is None or self._labelled or self._halves.concern(Line("", number)):
             return position, number
-        at, stride, misses = 0, _FIRST_STRIDE, 0
-        while at < len(block.texts) and misses < _MISSES:
-            end = block.until_trouble(at, at + stride)
-            read = self._claims.claim_block(block.texts[at:end], number + at) if end > at else 0
-            self._note_read(block, at, at + read, claimed)
-            at, misses = at + read, 0 if read else misses + 1
-            if read and at == end:
-                stride *= 2
-                continue
-            stride = _FIRST_STRIDE
-            start, end = block.starts[at], block.starts[at] + block.sizes[at]
-            self._look_for_labels(data, start)
-            if self._read_line(data[start:end], number + at, self._kinds(data[start:end])):
-                claimed.add(start)
-            at += 1
-        return (block.starts[at] if at < len(block.texts) else len(data)), number + at
+        at, size, misses = position, _FIRST_BYTES, 0
+        while at < block.end and misses < _MISSES:
+            end = block.reach(at, size)
+            read = self._claims.claim_block(data[at:end].decode("utf-8", "replace"), number) if end > at else 0
+            if read:
+                is_whole = read == data.count(b"\n", at, end)
+                end = end if is_whole else block.after(at, read)
+                claimed.update_between(at, end, read)
+                self._note_read(data[at:end], read)
+                at, number = end, number + read
+                if is_whole:
+                    size *= _GROWTH
+                    continue
+            size, misses = _FIRST_BYTES, 0 if read else misses + 1
+            end = end_of_line(data, at)
+            self._look_for_labels(data, at)
+            if self._read_line(data[at:end], number, self._kinds(data[at:end])):
+                claimed.add(at)
+            at, number = end + 1, number + 1
+        return at, number
 
-    def _note_read(self, block: PlainLines, begin: int, end: int, claimed: set[int]) -> None:
-        self._counts["parsed"] += end - begin
-        claimed.update(block.starts[begin:end])
-        shown = (text.rpartition("\r")[2].rstrip() for text in block.texts[max(begin, end - _REMEMBERED) : end])
-        self._earlier.extend(text for text in shown if "%|" not in text)
+    def _note_read(self, block: bytes, lines: int) -> None:
+        self._counts["parsed"] += lines
+        texts = (line.decode("utf-8", "replace") for line in block[:-1].rsplit(b"\n", _REMEMBERED)[-_REMEMBERED:])
+        self._earlier.extend(shown for text in texts if "%|" not in (shown := text.rpartition("\r")[2].rstrip()))
 
-    def _open(self, data: bytes, first_line: int, claimed: set[int]) -> int:
+    def _open(self, data: bytes, first_line: int, claimed: Claimed) -> int:
         """Offer the file's first lines to the formats that are recognised by nothing else; where in the block the rest begins."""
         if self._head is None or self._claims.format is not None:
             self._head = None
@@ -193,7 +201,7 @@ class Intake:
             self._head = None
         return 0
 
-    def _take_head(self, one: Format, before: int, starts: Sequence[int], claimed: set[int]) -> None:
+    def _take_head(self, one: Format, before: int, starts: Sequence[int], claimed: Claimed) -> None:
         """Read the file's first lines as of this format; those ``before`` came with earlier blocks and were counted with them."""
         head, self._head = self._head or [], None
         self._claims.open(one)
@@ -206,11 +214,11 @@ class Intake:
             else:
                 claimed.add(starts[at - before])
 
-    def _show_last_of(self, data: bytes, claimed: set[int]) -> None:
+    def _show_last_of(self, data: bytes, claimed: Claimed) -> None:
         end = len(data)
         for _ in range(_SHOWN_FROM_LINES):
             start = data.rfind(b"\n", 0, max(0, end - 1)) + 1
-            if end <= 0 or (start not in claimed and self._show(data[start:end])):
+            if end <= 0 or (not claimed.has(start) and self._show(data[start:end])):
                 return
             end = start
 
@@ -328,3 +336,11 @@ class Intake:
             self._out.append(trouble if is_of_training else replace(trouble, fatal=False))
             result = max(result, 1)
         return result
+
+
+def _one_by_one(said: Sequence[Said]) -> list[Event]:
+    """The same, with the records of the tables in their place."""
+    out: list[Event] = []
+    for event in said:
+        out.extend(event.records() if isinstance(event, Table) else (event,))
+    return out

@@ -9,8 +9,9 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from trainer_exporter.claims import Said
 from trainer_exporter.feed import Assignment, Feed, Tools
-from trainer_exporter.model import Change, Chunk, FileStatus, Incident, Malformed, Record, Stamp
+from trainer_exporter.model import Change, Chunk, FileStatus, Malformed, Stamp
 from trainer_exporter.private import SLOW
 from trainer_exporter.runs.timeline import Timeline
 from trainer_exporter.sources.files import is_public
@@ -49,7 +50,7 @@ class LogFeed(Feed):
         polled = self.follower.poll()
         for item in polled.items:
             if isinstance(item, Chunk):
-                self._take(self._intake.feed(item), item)
+                self._take(self._intake.feed_tables(item), item)
             elif item is not Change.APPEARED:
                 self._renew()
         if not self._settled and polled.caught_up and not polled.more:
@@ -96,7 +97,7 @@ class LogFeed(Feed):
         self._renewed += Counter(self._intake.counts)
         self._intake = self._tools.intake(self.assignment)
 
-    def _take(self, events: Sequence[Record | Malformed | Incident], chunk: Chunk | None) -> None:
+    def _take(self, events: Sequence[Said], chunk: Chunk | None) -> None:
         for event in events:
             if isinstance(event, Malformed) and event.reason == SLOW:
                 self._report_slow(event)

@@ -135,6 +135,37 @@ class Record(NamedTuple):
     format: str = ""  # the private format that read it; "": the format of the file
 
 
+class Column(NamedTuple):
+    """The values of one field in a table, and the places of the records that have it."""
+
+    places: range
+    values: Sequence[float]
+
+
+class Table(NamedTuple):
+    """Many ordinary records as columns: each says finite values of its step, and nothing else.
+
+    All have a step, and ``elapsed_seconds`` where one has it.
+    """
+
+    lines: Sequence[int]  # of the records, in order
+    columns: Mapping[str, Column]
+    precise: bool = False  # as in Record
+
+    @property
+    def line(self) -> int:
+        """Of the first record."""
+        return self.lines[0]
+
+    def records(self) -> list[Record]:
+        """The same, one by one."""
+        fields: list[dict[str, float]] = [{} for _ in self.lines]
+        for name, (places, values) in self.columns.items():
+            for place, value in zip(places, values, strict=True):
+                fields[place][name] = value
+        return [Record(line, said, precise=self.precise) for line, said in zip(self.lines, fields, strict=True)]
+
+
 @dataclass(frozen=True, slots=True)
 class Malformed:
     """A line that looks like the format's own but cannot be read."""

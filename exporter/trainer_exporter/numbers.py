@@ -6,8 +6,10 @@ Trainers print ``nan``, ``1,024``, ``12.3K``, ``'4.829e-05'``, ``np.float64(0.5)
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from datetime import datetime, timezone
 from functools import lru_cache
+from operator import methodcaller
 from typing import Final
 
 from trainer_exporter.model import Stamp
@@ -24,6 +26,7 @@ _CALL: Final = re.compile(r"(?:[\w.]+)\(\s*([^(),]+?)\s*(?:,[^()]*)?\)")
 _SUFFIXES: Final = {"k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "B": 1e9, "T": 1e12}
 _MAX_DIGITS: Final = 18  # Python refuses to read thousands of them, and nothing counts so far
 _DAYS: Final = re.compile(r"(\d{1,6}) days?, *")
+_colons: Final = methodcaller("count", ":")
 _MAX_PART: Final = 24  # characters of the hours, minutes or seconds of a duration
 
 
@@ -51,6 +54,19 @@ def duration(text: str) -> float | None:
         if hours.isdecimal() and minutes.isdecimal() and whole.isdecimal():
             return float(int(hours) * 3600 + int(minutes) * 60 + int(whole))
     return _odd_duration(text)
+
+
+def durations(texts: Sequence[str]) -> list[float | None]:
+    """As ``duration`` for each of them."""
+    if not texts or texts.count(texts[0]) == len(texts):
+        return [duration(text) for text in texts[:1]] * len(texts)
+    joined = ":".join(texts)
+    are_plain = joined.replace(":", "").isdecimal() and {*map(_colons, texts)} == {2} and max(map(len, texts)) <= _MAX_DIGITS
+    parts = joined.split(":")
+    if not are_plain or "" in parts:
+        return [duration(text) for text in texts]
+    hours, minutes, seconds = (map(int, parts[begin::3]) for begin in range(3))
+    return [float(hour * 3600 + minute * 60 + second) for hour, minute, second in zip(hours, minutes, seconds, strict=True)]
 
 
 def _odd_duration(text: str) -> float | None:

@@ -6,9 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol, runtime_checkable
 
-from trainer_exporter.model import Line, Malformed, Record
+from trainer_exporter.model import Line, Malformed, Record, Table
 
 Reading = Sequence[Record | Malformed]
+BlockReading = Sequence[Record | Malformed | Table]
 
 NOTHING: Final[Reading] = ()  # "mine, and nothing to say yet"
 
@@ -35,11 +36,11 @@ class Parser(Protocol):
 class BlockParser(Parser, Protocol):
     """Reads whole blocks of ordinary lines in less time than one by one, and says of them the same."""
 
-    def parse_block(self, texts: Sequence[str], first: int) -> tuple[int, Reading]:
-        """How many of these lines were read, from the first on, and what they say. ``first`` is the number of the first.
+    def parse_block(self, text: str, first: int) -> tuple[int, BlockReading]:
+        """How many lines of this text were read, from the first on, and what they say. ``first`` is the number of the first.
 
-        It reads up to the first line that it would rather see alone. In none of the lines is a colour or trouble; wrappers have not been
-        taken off, nor have redraws been taken apart.
+        It reads up to the first line that it would rather see alone. Each line has its end. In none of the lines is a colour or trouble;
+        wrappers have not been taken off, nor have redraws been taken apart.
         """
 
 

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -87,11 +86,12 @@ class HfTrainer:
             return None if said is None and not out else [*out, *(said or ())]
         return self._announced(line, text)
 
-    def parse_block(self, texts: Sequence[str], first: int) -> tuple[int, Reading]:
+    def parse_block(self, text: str, first: int) -> tuple[int, Reading]:
         """Lines on which the training's bar was redrawn until a dictionary was printed: of the bars the first and the last are read."""
         out: list[Record | Malformed] = []
-        for at, text in enumerate(texts):
-            drawn = overtaken(text, self._total) if self._phase is Phase.TRAINING and self._is_at_work and not self.wants_all else None
+        texts = text.split("\n")[:-1]
+        for at, shown in enumerate(texts):
+            drawn = overtaken(shown, self._total) if self._phase is Phase.TRAINING and self._is_at_work and not self.wants_all else None
             found = {} if drawn is None or not drawn.rest.startswith(_OPENINGS[0]) or has_own_step(drawn.rest) else pairs(drawn.rest)
             if drawn is None or number(found.get("loss", "")) is None or (self._step is not None and drawn.last.done <= self._step):
                 return at, out

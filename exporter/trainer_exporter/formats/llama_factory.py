@@ -11,19 +11,19 @@ may write the same file. The last line has no loss; it is the closing word.
 from __future__ import annotations
 
 import json
+import math
 import posixpath
 import re
-from collections.abc import Callable, Sequence
-from contextlib import suppress
-from itertools import repeat
+from collections.abc import Sequence
+from itertools import takewhile
 from typing import Final
 
 from trainer_exporter.formats.announcements import RUNNING, Announcements
-from trainer_exporter.formats.base import LOSS, NOTHING, Format, Reading
+from trainer_exporter.formats.base import LOSS, NOTHING, BlockReading, Format, Reading
 from trainer_exporter.formats.dicts import hidden_nonfinite, pairs, training_fields
 from trainer_exporter.formats.epochs import EpochMark, StepsFromEpochs
-from trainer_exporter.model import Checkpoint, CheckpointEvent, Line, Malformed, Record
-from trainer_exporter.numbers import NUMBER, duration, number
+from trainer_exporter.model import Checkpoint, CheckpointEvent, Column, Line, Malformed, Record, Table
+from trainer_exporter.numbers import NUMBER, duration, durations, number
 
 _FIELDS: Final = {
     "current_steps": "step",
@@ -38,8 +38,9 @@ _FIELDS: Final = {
     "total_tokens": "total_tokens",
 }
 _decode: Final = json.JSONDecoder().raw_decode
-_scan: Final[Callable[[str, int], tuple[object, int]]] = vars(json.JSONDecoder())["scan_once"]  # without a word on what is wrong
 _OPENING: Final = '{"current_steps": '
+_NO_OBJECT: Final = re.compile(rf"^(?!{re.escape(_OPENING)}[^{{}}\r\n]*\}}$)", re.MULTILINE)
+_TRIES: Final = 3  # to read a block that is not whole
 _DURATIONS: Final = {"elapsed_time": "elapsed_seconds", "remaining_time": "remaining_seconds"}
 _V1_LINE: Final = re.compile(rf"^(?:[\w/ .()-]+: {NUMBER}, )+step: \d+, total_steps: \d+$")
 _V1_PAIR: Final = re.compile(rf"([\w/.()-]+): ({NUMBER})")
@@ -72,11 +73,15 @@ class LlamaFactory:
         said = _v1_checkpoint(line)
         return self._announcements.read(line, text) if said is None else said
 
-    def parse_block(self, texts: Sequence[str], first: int) -> tuple[int, Reading]:
+    def parse_block(self, text: str, first: int) -> tuple[int, BlockReading]:
         if self.wants_all:
             return 0, NOTHING
-        records = _records(_documents(texts), first)
-        return len(records), records
+        columns = _columns(_documents(text))
+        count = min(map(len, columns.values()), default=0)
+        if not count or not columns.keys() >= {"step", "loss"} or "eval_loss" in columns:
+            return 0, NOTHING  # a closing word has no loss
+        told = {name: Column(range(count), values[:count]) for name, values in columns.items()}
+        return count, [Table(range(first, first + count), told, precise=True)]
 
     def flush(self) -> Reading:
         return NOTHING
@@ -110,45 +115,64 @@ def _json_line(line: Line) -> Reading:
     return [record] if "step" in record.fields else [Malformed(line.number, "no_step")]
 
 
-def _documents(texts: Sequence[str]) -> list[dict[str, object]]:
-    """What the first of these lines hold, as far as all are objects of one and the same set of keys."""
-    found: list[tuple[object, int]] = []
-    with suppress(ValueError, RecursionError):  # and a line that does not begin as a document ends it without a word
-        found.extend(map(_scan, texts, repeat(0)))
-    documents: list[dict[str, object]] = []
-    size = 0
-    for text, (document, end) in zip(texts, found):  # noqa: B905 - as far as it was read
-        if end != len(text) or not text.startswith(_OPENING) or type(document) is not dict:
-            break
-        size = size or len(document)
-        if len(document) != size:
-            break
-        documents.append(document)
-    return documents
+def _documents(text: str) -> list[dict[str, object]]:
+    """What the first of these lines hold, as far as all are objects of the same keys."""
+    found = _loaded(_alike(text))
+    if len({*map(tuple, found)}) > 1:
+        keys = tuple(found[0])
+        return [*takewhile(lambda document: tuple(document) == keys, found)]
+    return found
 
 
-def _records(documents: Sequence[dict[str, object]], first: int) -> list[Record]:
-    """As ``_json_line`` makes them, where all values are plain; else none."""
+def _alike(text: str) -> str:
+    """The first of these lines, as far as each has one brace that opens and one that closes, at its two ends."""
+    lines = text.count("\n")
+    begun, ended = text.count("\n" + _OPENING) + text.startswith(_OPENING), text.count("}\n")
+    if begun == ended == text.count("{") == text.count("}") == lines and "\r" not in text:
+        return text
+    odd = _NO_OBJECT.search(text)
+    return text if odd is None else text[: odd.start()]
+
+
+def _loaded(text: str) -> list[dict[str, object]]:
+    """The objects of such lines, or the first of them. No string goes on from one line to the next, because each begins with a name."""
+    for _ in range(_TRIES):
+        try:
+            found: list[dict[str, object]] = json.loads(f"[{text[:-1].replace(chr(10), ',')}]")
+        except json.JSONDecodeError as error:
+            text = text[: text.rfind("\n", 0, error.pos - 1) + 1]
+        except (ValueError, RecursionError):
+            break
+        else:
+            return found
+    return []
+
+
+def _columns(documents: Sequence[dict[str, object]]) -> dict[str, Sequence[float]]:
+    """Of each field the values that ``_record`` reads, up to the first line where one is no plain number, or tells more than itself."""
     columns: dict[str, Sequence[float]] = {}
-    try:
-        for key in documents[0] if documents else ():
-            name = _FIELDS.get(key) or _DURATIONS.get(key)
+    for key in documents[0] if documents else ():
+        name = _FIELDS.get(key) or _DURATIONS.get(key)
+        if name in columns:
+            return {}
+        if name:
             values = [document[key] for document in documents]
-            told = values if key in _FIELDS else _seconds(values) if name else []
-            if name in columns or (name and not {*map(type, told)} <= _PLAIN):
-                return []
-            if name:
-                columns[name] = told  # type: ignore[assignment]  # the types say so
-    except KeyError:
-        return []
-    if "loss" not in columns:  # a closing word has none
-        return []
-    fields = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
-    return [Record(number, said, hidden_nonfinite=hidden_nonfinite(said), precise=True) for number, said in enumerate(fields, first)]
+            columns[name] = _plain(durations(_texts(values)) if key in _DURATIONS else values)
+    norms, losses = columns.get("grad_norm", ()), columns.get("loss", ())
+    if not math.isfinite(sum(norms)):
+        hidden = (at for at, (loss, norm) in enumerate(zip(losses, norms)) if hidden_nonfinite({"loss": loss, "grad_norm": norm}))  # noqa: B905
+        columns["loss"] = losses[: next(hidden, None)]
+    return columns
 
 
-def _seconds(values: Sequence[object]) -> list[float | None]:
-    return [duration(value) if type(value) is str else None for value in values]
+def _texts(values: Sequence[object]) -> Sequence[str]:
+    """The values up to the first that is no text."""
+    return values if {*map(type, values)} == {str} else [*takewhile(lambda value: type(value) is str, values)]  # type: ignore[return-value,list-item]  # it says so
+
+
+def _plain(values: Sequence[object]) -> Sequence[float]:
+    """The values up to the first that is no plain number."""
+    return values if {*map(type, values)} <= _PLAIN else [*takewhile(lambda value: type(value) in _PLAIN, values)]  # type: ignore[return-value,list-item]  # idem
 
 
 def _record(line: Line, found: dict[str, object], *, precise: bool = False) -> Record:

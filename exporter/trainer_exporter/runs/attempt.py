@@ -100,19 +100,18 @@ class Attempt:
 
     def progress_all(self, rows: Rows, *, source: str) -> list[float]:
         """As ``progress`` for each of them; the pauses between them."""
-        first, last = rows.moments[0], rows.moments[-1]
         if rows.is_live:
-            pauses = gaps(self.progress_wall, [moment.wall for moment in rows.moments])
+            pauses = gaps(self.progress_wall, rows.walls)
         else:
-            is_same_clock = self._tick is not None and self._tick[:2] == (source, first.clock)
-            pauses = gaps(self._tick[2] if is_same_clock and self._tick else None, [moment.tick for moment in rows.moments])
+            is_same_clock = self._tick is not None and self._tick[:2] == (source, rows.moment.clock)
+            pauses = gaps(self._tick[2] if is_same_clock and self._tick else None, rows.ticks)
         self.gaps.extend(pauses)
-        self._reach(rows.last, last, source)
+        self._reach(rows.last, rows.moment, source)
         return pauses
 
     def take_all(self, rows: Rows, *, source: str) -> None:
         """As ``take`` for each of them, where ``can_take`` has said so."""
-        wall = rows.moments[0].wall if rows.is_live else None
+        wall = rows.moment.wall if rows.is_live else None
         for name, column in rows.columns.items():
             series = self.series.get(name)
             if series is not None:

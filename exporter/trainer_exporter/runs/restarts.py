@@ -81,7 +81,8 @@ class SourceState:
         """As ``advance`` for each of them; the first step is beyond this source's last one."""
         elapsed = rows.columns.get("elapsed_seconds")
         if elapsed is not None:
-            self._elapsed = max(elapsed.values) if self._elapsed is None else max(self._elapsed, *elapsed.values)
+            most = max(elapsed.values)
+            self._elapsed = most if self._elapsed is None else max(self._elapsed, most)
         self.exact = rows.last.step_exact
         steps = rows.steps if self.step is None else [self.step, *rows.steps]
         self._increments.extend(after - before for before, after in pairwise(steps[-INCREMENTS - 1 :]))
@@ -105,7 +106,7 @@ class SourceState:
     def measure_all(self, rows: Rows) -> None:
         """As ``measure`` for each of them; their work is the same."""
         self._notice_work(rows.last.fields)
-        ticks = [moment.tick for moment in rows.moments]
+        ticks = rows.ticks
         durations = rows.columns.get("step_duration_seconds", NONE)
         if len(durations.values) == len(rows.steps):
             self.step_times.logged_all(durations.values)

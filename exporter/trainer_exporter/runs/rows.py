@@ -9,13 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from itertools import pairwise, takewhile
-from operator import sub
+from operator import lt, sub
 from typing import Final, NamedTuple
 
-from trainer_exporter.model import Incident, Record
-from trainer_exporter.runs.timeline import Moment
+from trainer_exporter.model import Incident, Record, Table
+from trainer_exporter.runs.timeline import Moment, Moments
 
 Placed = tuple[Record | Incident, Moment]
+PlacedTable = tuple[Table, Moments]
 
 WORK: Final = ("global_batch_size", "sequence_length")  # of a step; some trainers begin with little of it and add to it by plan
 FEWEST: Final = 8  # records for which columns are worth their making
@@ -24,8 +25,8 @@ FEWEST: Final = 8  # records for which columns are worth their making
 class Column(NamedTuple):
     """The values of one field, and the steps at which they stood."""
 
-    steps: list[float]
-    values: list[float]
+    steps: Sequence[float]
+    values: Sequence[float]
 
 
 class Rows(NamedTuple):
@@ -33,17 +34,14 @@ class Rows(NamedTuple):
 
     steps: Sequence[float]
     columns: dict[str, Column]
-    moments: Sequence[Moment]
+    walls: Sequence[float]  # published times, as far as they are known; one of each is enough
+    ticks: Sequence[float | None]
     last: Record
+    moment: Moment  # of the last
 
     @property
     def is_live(self) -> bool:
-        return self.moments[0].live
-
-    @property
-    def walls(self) -> list[float]:
-        """Published times, as far as they are known."""
-        return [moment.wall for moment in self.moments if moment.wall is not None]
+        return self.moment.live
 
     @property
     def rank(self) -> int:
@@ -111,7 +109,28 @@ def rows(events: Sequence[Placed]) -> Rows | None:
     steps = found.pop("step").values
     if len(records) < len(events) or not all(math.isfinite(sum(column.values)) for column in found.values()):
         return None
-    return Rows(steps, found, [moment for _, moment in events], records[-1])
+    moments = [moment for _, moment in events]
+    walls = [moment.wall for moment in moments if moment.wall is not None]
+    return Rows(steps, found, walls, [moment.tick for moment in moments], records[-1], moments[-1])
+
+
+def rows_of(table: Table, moments: Moments) -> Rows | None:
+    """The columns of a table; None where not all of them are finite, steps do not rise, or the work of a step changes."""
+    steps = table.columns["step"].values
+    columns = {
+        name: Column(steps if len(places) == len(steps) else steps[places.start :: places.step], values)
+        for name, (places, values) in table.columns.items()
+        if name != "step"
+    }
+    are_alike = all(
+        len(columns[name].values) == len(steps) == columns[name].values.count(columns[name].values[0]) for name in WORK if name in columns
+    )
+    if not (are_alike and all(map(lt, steps, steps[1:])) and all(math.isfinite(sum(column.values)) for column in columns.values())):
+        return None
+    last = {name: values[-1] for name, (places, values) in table.columns.items() if len(steps) - 1 in places}
+    wall = moments.last.wall
+    record = Record(table.lines[-1], last, precise=table.precise)
+    return Rows(steps, columns, [] if wall is None else [wall], moments.ticks, record, moments.last)
 
 
 def told_before(part: Sequence[Placed], step: float) -> int:
@@ -125,16 +144,16 @@ def _columns(records: Sequence[Record]) -> dict[str, Column]:
     if all(record.fields.keys() == keys for record in records):
         steps = [record.fields["step"] for record in records]
         return {name: Column(steps, [record.fields[name] for record in records]) for name in keys}
-    found: dict[str, Column] = {}
+    found: dict[str, tuple[list[float], list[float]]] = {}
     for record in records:
         step = record.fields["step"]
         for name, value in record.fields.items():
             column = found.get(name)
             if column is None:
-                column = found[name] = Column([], [])
-            column.steps.append(step)
-            column.values.append(value)
-    return found
+                column = found[name] = [], []
+            column[0].append(step)
+            column[1].append(value)
+    return {name: Column(*column) for name, column in found.items()}
 
 
 def gaps(before: float | None, times: Sequence[float | None]) -> list[float]:

@@ -11,15 +11,15 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from trainer_exporter.model import CONSTANT_FIELDS, Checkpoint, Incident, Phase, Record, RunSnapshot, Workload
+from trainer_exporter.model import CONSTANT_FIELDS, Checkpoint, Incident, Phase, Record, RunSnapshot, Table, Workload
 from trainer_exporter.runs import signals
 from trainer_exporter.runs.attempt import SPIKING, Attempt
 from trainer_exporter.runs.flops import efficiency, logged_shape
 from trainer_exporter.runs.restarts import SourceState, per_step, step_duration, tokens_per_second
-from trainer_exporter.runs.rows import Placed, Rows, parts, rows, told_before
+from trainer_exporter.runs.rows import Placed, PlacedTable, Rows, parts, rows, rows_of, told_before
 from trainer_exporter.runs.saving import Saves
 from trainer_exporter.runs.series import Streaks
-from trainer_exporter.runs.timeline import Moment
+from trainer_exporter.runs.timeline import Moment, Moments
 
 NONFINITE_FIELDS = ("loss", "eval_loss", "grad_norm", "learning_rate")
 SHOWN_CONSTANTS = ("vocabulary_size", "world_size", "collective_timeout_seconds")
@@ -84,8 +84,27 @@ class RunState:
             self._formats.add(format_name)
             self._fold_record(event, moment, source)
 
-    def fold_all(self, events: Sequence[Placed], *, source: str, format_name: str = "") -> None:
-        """As ``fold`` for each of them."""
+    def fold_all(self, events: Sequence[Placed | PlacedTable], *, source: str, format_name: str = "") -> None:
+        """As ``fold`` for each of them, and for each record of a table."""
+        waiting: list[Placed] = []
+        for event, when in events:
+            if not isinstance(event, Table):
+                waiting.append((event, when))  # type: ignore[arg-type]  # only a table has moments
+                continue
+            self._fold_placed(waiting, source, format_name)
+            waiting = self._fold_table(event, when, source, format_name)  # type: ignore[arg-type]  # idem
+        self._fold_placed(waiting, source, format_name)
+
+    def _fold_table(self, table: Table, moments: Moments, source: str, format_name: str) -> list[Placed]:
+        """Take it in as it is; where that cannot be, its records."""
+        told = rows_of(table, moments)
+        if told is None or not self._can_take(told, source):
+            return list(zip(table.records(), moments.each(), strict=True))
+        self._formats.add(format_name)
+        self._fold_rows(told, source)
+        return []
+
+    def _fold_placed(self, events: Sequence[Placed], source: str, format_name: str) -> None:
         for part in parts(events):
             self.fold(*part[0], source=source, format_name=format_name)
             known = 1 + told_before(part[1:], self.attempt.step or 0.0)

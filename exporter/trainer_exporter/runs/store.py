@@ -14,7 +14,7 @@ from itertools import islice
 from trainer_exporter.clock import Clock
 from trainer_exporter.health import Health
 from trainer_exporter.model import Checkpoint, Phase, RunSnapshot, Workload
-from trainer_exporter.runs.rows import Placed
+from trainer_exporter.runs.rows import Placed, PlacedTable
 from trainer_exporter.runs.state import RunState, StateSettings
 
 REFRESH_S = 5.0  # figures that change with time alone (latches, phases) are derived anew at least so often
@@ -47,7 +47,7 @@ class Store:
         self._published_mono = clock.mono()  # when the last of them were derived anew
         self._published: tuple[RunSnapshot, ...] = ()
 
-    def fold(self, run: str, events: Sequence[Placed], *, source: str, format_name: str) -> bool:
+    def fold(self, run: str, events: Sequence[Placed | PlacedTable], *, source: str, format_name: str) -> bool:
         """Take in what one source says of a run; False where the run was not known, so that somebody has to describe it."""
         with self._lock:
             was_known = run in self._states

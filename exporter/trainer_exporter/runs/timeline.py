@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple
 
-from trainer_exporter.model import Record, Stamp
+from trainer_exporter.model import Record, Stamp, Table
 
 ZONE_STEP_S = 900.0
 AHEAD_S = 60.0  # clocks of nodes and file servers differ by so much
@@ -28,6 +28,17 @@ class Moment(NamedTuple):
     live: bool
     tick: float | None = None
     clock: Literal["stamp", "elapsed", "arrival", ""] = ""
+
+
+class Moments(NamedTuple):
+    """Of the records of a table: all of them were placed in the same way."""
+
+    ticks: Sequence[float | None]
+    last: Moment
+
+    def each(self) -> list[Moment]:
+        """One by one."""
+        return [self.last._replace(tick=tick) for tick in self.ticks]
 
 
 def machine_offset(seconds: float) -> float:
@@ -72,3 +83,11 @@ class Timeline:
         if record.stamp is None and elapsed is not None:
             return Moment(read_wall if live else None, live, elapsed, "elapsed")
         return self.moment(record.stamp, read_wall=read_wall, live=live)
+
+    def of_table(self, table: Table, *, read_wall: float, live: bool) -> Moments:
+        """As ``of_record`` for each of its records."""
+        elapsed = table.columns.get("elapsed_seconds")
+        if elapsed is None:
+            moment = self.moment(None, read_wall=read_wall, live=live)
+            return Moments([moment.tick] * len(table.lines), moment)
+        return Moments(elapsed.values, Moment(read_wall if live else None, live, elapsed.values[-1], "elapsed"))
