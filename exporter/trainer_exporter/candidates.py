@@ -4,15 +4,79 @@ from __future__ import annotations
 
 import ctypes
 from bisect import bisect_left
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
+# Why a line is looked at.
+METRIC: Final = 1  # a hint of a format stands in it
+TROUBLE: Final = 2  # a word of an incident stands in it
+
+_DENSE_BYTES: Final = 2048  # between two lines with a hint in them
 # A word that stood here often stands again nearby, where Python's own search is the cheaper one.
 _NEARBY_BYTES: Final = 2048
 _MARKS: Final = (b"\x1b", b"\0", b"\b", b"]:")  # of colours, of what was typed over, and of another rank's prefix
 _FEWEST: Final = 16  # lines that are worth being looked at as a block
 
 Search = Callable[[bytes, int], int]
+
+
+class Interesting:
+    """The lines of a block that deserve a look, from ``position`` on, in order: start, end and kinds of each.
+
+    ``words``: of which one stands in each line that tells of trouble. ``wants_all``: whether each line is wanted just now.
+    """
+
+    def __init__(
+        self, data: bytes, position: int, hints: Sequence[bytes], *, words: Sequence[bytes], wants_all: Callable[[], bool]
+    ) -> None:
+        self.data = data
+        self._position = position
+        self._wants_all = wants_all
+        self._metric = line_starts(data, position, hints)
+        self._beside = [word for word in words if any(hint in word for hint in hints)]  # found by a hint, and need no search
+        if len(self._metric) * _DENSE_BYTES > len(data) - position:  # a search through the block is cheaper than one in each of its lines
+            self._beside = []
+        self._trouble = line_starts(data, position, [word for word in words if word not in self._beside])
+        self._starts = sorted(self._metric | self._trouble)
+        self._troubled = sorted(self._trouble)
+        self._at = 0  # of the starts, the next
+
+    def __iter__(self) -> Iterator[tuple[int, int, int]]:
+        return self
+
+    def __next__(self) -> tuple[int, int, int]:
+        data, at = self.data, self._at
+        start = self._starts[at] if at < len(self._starts) else len(data)
+        if self._position < start and self._wants_all():
+            start, kinds = self._position, METRIC
+        elif at == len(self._starts):
+            raise StopIteration
+        else:
+            self._at += 1
+            kinds = METRIC if start in self._metric or self._wants_all() else 0
+        end = self._position = end_of_line(data, start)
+        self._position += 1
+        if start in self._trouble or (self._beside and any(data.find(word, start, end) >= 0 for word in self._beside)):
+            kinds |= TROUBLE
+        return start, end, kinds
+
+    def calm(self, most: int) -> Sequence[int]:
+        """Where the next lines begin, up to ``most`` and up to the first that tells of trouble; none while all lines are wanted."""
+        at, end = self._at, min(self._at + most, len(self._starts))
+        if at == end or self._wants_all():
+            return ()
+        if self._beside:
+            self._trouble |= line_starts(self.data, self._position, self._beside)
+            self._beside, self._troubled = [], sorted(self._trouble)
+        trouble = bisect_left(self._troubled, self._starts[at])
+        if trouble < len(self._troubled):
+            end = bisect_left(self._starts, self._troubled[trouble], at, end)
+        return self._starts[at:end]
+
+    def skip(self, count: int) -> None:
+        """So many of the lines have been read."""
+        self._at += count
+        self._position = end_of_line(self.data, self._starts[self._at - 1]) + 1
 
 
 class PlainLines(NamedTuple):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from trainer_exporter.formats.base import BlockParser, Format, Parser, Reading
+from trainer_exporter.formats.base import Alike, AlikeParser, BlockParser, Format, Parser, Reading, Shape
 from trainer_exporter.model import Incident, Line, Malformed, Record, Table
 from trainer_exporter.private import PrivateFormats
 
@@ -39,6 +39,7 @@ class Claims:
         self._is_settled = False  # by a program's own lines, as those of the private formats are not
         self._is_only_announced = False  # all that was seen of the program are words that others borrow
         self._hints = self._hints_of(None)
+        self._knows_shapes = False
 
     @property
     def format(self) -> Format | None:
@@ -65,12 +66,33 @@ class Claims:
     def claim_block(self, text: str, number: int) -> int:
         """Let the present format read whole ordinary lines as far as it can, in one go; how many it has read."""
         parser = self._parsers.get("")
-        is_sure = self._is_settled and not (self._is_only_announced or self.has_privates or self.wants_all)
-        if not is_sure or not isinstance(parser, BlockParser):
+        if not self._is_sure or not isinstance(parser, BlockParser):
             return 0
         count, reading = parser.parse_block(text, number)
         self._out.extend(reading)
         return count
+
+    @property
+    def reads_alike(self) -> bool:
+        """Whether ``claim_alike`` may read anything now."""
+        return self._knows_shapes and self._is_sure
+
+    def shape(self, line: Line) -> Shape | None:
+        """That of a line which was just claimed, where lines like it can be claimed many at a time."""
+        parser = self._parsers.get(line.stream)
+        return parser.shape(line.text) if self.reads_alike and isinstance(parser, AlikeParser) else None
+
+    def claim_alike(self, stream: str, lines: Alike) -> bool:
+        """Let the present format read lines of one of its shapes; whether it has read them."""
+        parser = self._parser_of(stream) if self._is_sure else None
+        reading = parser.parse_alike(lines) if isinstance(parser, AlikeParser) else None
+        self._out.extend(reading or ())
+        return reading is not None
+
+    @property
+    def _is_sure(self) -> bool:
+        """Whether the present format is asked first, and its answer counts."""
+        return self._is_settled and not (self._is_only_announced or self.has_privates or self.wants_all)
 
     @property
     def reads_blocks(self) -> bool:
@@ -187,6 +209,7 @@ class Claims:
         self._is_settled = _settles(one) and not one.private
         self._is_only_announced = one.borrowed and one.name not in self._measured
         self._hints = self._hints_of(one)
+        self._knows_shapes = isinstance(one.parser(), AlikeParser)
 
     def _other_parser(self, one: Format, line: Line) -> Parser:
         """The parser of a format that is not the present one: as it was left when a library's lines came between its own, else a new one.

@@ -7,33 +7,31 @@ by a container runtime is read line by line instead, because its lines must be j
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from operator import attrgetter
 from types import MappingProxyType
 from typing import Final
 
 from trainer_exporter import envelope, incidents, torn
-from trainer_exporter.candidates import Claimed, end_of_line, line_starts, plain_lines
+from trainer_exporter.candidates import METRIC, TROUBLE, Claimed, Interesting, end_of_line, plain_lines
 from trainer_exporter.claims import Claims, Event, Said
 from trainer_exporter.formats.base import Format
 from trainer_exporter.halves import Halves
+from trainer_exporter.likeness import Likenesses
 from trainer_exporter.model import Chunk, Line, Stamp, Table
 
-# Why a line is looked at.
-_METRIC: Final = 1  # a hint of a format stands in it
-_TROUBLE: Final = 2  # a word of an incident stands in it
 _WORDS: Final = incidents.words()
 _RESULTS: Final = ("unmatched", "incident", "parsed", "malformed")  # of a line that had several the last counts
 
 _NO_LABELS: Final = frozenset({b"{", b"[", b"(", b"<", b"\r", b"\x1b", b"'"})  # so begin most lines of trainers, and no label
 _LOOK_BACK_BYTES: Final = 8192
-_DENSE_BYTES: Final = 2048  # between two lines with a hint in them
 _SHOWN_CHARACTERS: Final = 200
 _SHOWN_FROM_LINES: Final = 32  # at the end of a block, among which an unclaimed one is sought
 _HEAD_LINES: Final = 16  # of a file, by which a format without hints is recognised
 _HEAD_BYTES: Final = 256  # of each of them
 _FIRST_BYTES: Final = 8192  # that a format is given at once; more each time that it reads them all
+_FIRST_STRIDE: Final = 16  # lines that are read at once where they stand between others
 _GROWTH: Final = 4
 _MISSES: Final = 3  # in a row, after which the rest of a block is read line by line
 _REMEMBERED: Final = 16  # lines read last, by which a line without a line end is judged
@@ -61,6 +59,8 @@ class Intake:
         self._labelled = False
         self._tail = b""
         self._last_unrecognised = ""
+        self._likenesses = Likenesses()
+        self._misses = 0  # in a row, of lines that looked alike
         self._earlier: deque[str] = deque(maxlen=_REMEMBERED)
         self._halves = Halves(self._claims.begins_a_line, max_streams=self._max_streams)
         self._counts: Counter[str] = Counter()
@@ -124,6 +124,7 @@ class Intake:
 
     def _read_block(self, data: bytes, first_line: int, newlines: int) -> None:
         claimed = Claimed()
+        self._misses = 0
         position = self._open(data, first_line, claimed)
         counted, number = 0, first_line
         while position < len(data):
@@ -132,7 +133,9 @@ class Intake:
                 position, number = self._read_alike(data, position, number, claimed)
                 counted = position
             known = self._claims.format
-            for start, end, kinds in self._interesting(data, position):
+            self._likenesses.belong_to(self.format)
+            found = Interesting(data, position, self._claims.hints, words=_WORDS, wants_all=lambda: self._claims.wants_all)
+            for start, end, kinds in found:
                 number += data.count(b"\n", counted, start)
                 counted = start
                 self._look_for_labels(data, start)
@@ -141,6 +144,8 @@ class Intake:
                 position = end + 1
                 if self._claims.format is not known:
                     break  # the rest of the block is searched with the hints of the format that was just found
+                self._learn_from(data[start:end], number, found)
+                counted, number = self._read_like(found, counted, number, claimed)
             else:
                 break
         if data:
@@ -174,6 +179,37 @@ class Intake:
             at, number = end + 1, number + 1
         return at, number
 
+    def _read_like(self, found: Interesting, counted: int, number: int, claimed: Claimed) -> tuple[int, int]:
+        """Let the format read at once those of the next lines that are like earlier ones; where the last line begins that was read, and its
+        number. Before it was ``number``, which begins at ``counted``.
+        """
+        data, stride = found.data, _FIRST_STRIDE
+        if not self._likenesses.are_known or self._halves.concern(Line("", number)):
+            return counted, number
+        while self._misses < _MISSES and (ahead := found.calm(stride)) and (kind := self._likenesses.of(data, ahead[0])) is not None:
+            rows = kind.rows(data, ahead)
+            read = ahead[: len(rows)]
+            numbers = _numbers(data, counted, number, read)
+            lines = kind.alike(rows, numbers)
+            if lines is None or not self._claims.claim_alike(kind.stream, lines):
+                self._misses += 1
+                break
+            counted, number, self._misses = read[-1], numbers[-1], 0
+            found.skip(len(read))
+            claimed.update(read)
+            self._counts["parsed"] += len(read)
+            self._earlier.extend(kind.text(data, start) for start in read[-_REMEMBERED:])
+            stride = 2 * stride if read == ahead else _FIRST_STRIDE
+        return counted, number
+
+    def _learn_from(self, raw: bytes, number: int, found: Interesting) -> None:
+        """Keep in mind what a line looks like that was just read, where many others follow that may be like it."""
+        if not self._claims.reads_alike or len(found.calm(_FIRST_STRIDE)) < _FIRST_STRIDE or b"\r" in raw or not self._likenesses.is_due():
+            return
+        text = envelope.without_terminal(raw.decode("utf-8", "replace")).rstrip()
+        line = envelope.unwrapped(text, number, labelled=self._labelled)
+        self._likenesses.learn(raw, line, self._claims.shape(line), labelled=self._labelled)
+
     def _note_read(self, block: bytes, lines: int) -> None:
         self._counts["parsed"] += lines
         texts = (line.decode("utf-8", "replace") for line in block[:-1].rsplit(b"\n", _REMEMBERED)[-_REMEMBERED:])
@@ -206,7 +242,7 @@ class Intake:
         head, self._head = self._head or [], None
         self._claims.open(one)
         for at, (number, raw) in enumerate(head):
-            kinds = _METRIC if at < before else _METRIC | self._kinds(raw)
+            kinds = METRIC if at < before else METRIC | self._kinds(raw)
             if not self._read_line(raw, number, kinds):
                 continue
             if at < before:
@@ -222,27 +258,6 @@ class Intake:
                 return
             end = start
 
-    def _interesting(self, data: bytes, position: int) -> Iterator[tuple[int, int, int]]:
-        """Start, end and kinds of the lines from ``position`` on that deserve a look, in order."""
-        metric = line_starts(data, position, self._claims.hints)
-        beside = [word for word in _WORDS if any(hint in word for hint in self._claims.hints)]  # found by a hint, and need no search
-        if len(metric) * _DENSE_BYTES > len(data) - position:  # a search through the block is cheaper than one in each of its lines
-            beside = []
-        trouble = line_starts(data, position, [word for word in _WORDS if word not in beside])
-        for start in (*sorted(metric | trouble), len(data)):
-            while position < start and (self._claims.wants_all):
-                end = end_of_line(data, position)
-                yield position, end, _METRIC
-                position = end + 1
-            if start >= len(data):
-                return
-            end = end_of_line(data, start)
-            position = end + 1
-            kinds = _METRIC if start in metric or self._claims.wants_all else 0
-            if start in trouble or (beside and any(data.find(word, start, end) >= 0 for word in beside)):
-                kinds |= _TROUBLE
-            yield start, end, kinds
-
     def _look_for_labels(self, data: bytes, start: int) -> None:
         """Find out, at a line that could begin with a task's label, whether the lines before it do so too."""
         if self._labelled or data[start : start + 1] in _NO_LABELS or not envelope.may_be_labelled(data[start : start + 80]):
@@ -251,6 +266,8 @@ class Intake:
         if start < _LOOK_BACK_BYTES:
             before = self._tail + before
         self._labelled = envelope.has_labels(before.split(b"\n"))
+        if self._labelled:
+            self._likenesses.forget()
 
     def _read_contained(self, chunk: Chunk, kind: str) -> None:
         lines = (self._half + chunk.data).split(b"\n")
@@ -276,7 +293,7 @@ class Intake:
 
     def _kinds(self, text: bytes) -> int:
         wanted = self._claims.wants_all or any(hint in text for hint in self._claims.hints)
-        return (_METRIC if wanted else 0) | (_TROUBLE if any(word in text for word in _WORDS) else 0)
+        return (METRIC if wanted else 0) | (TROUBLE if any(word in text for word in _WORDS) else 0)
 
     def _show(self, raw: bytes) -> bool:
         text = envelope.without_terminal(raw[-4096:].decode("utf-8", "replace")).strip("\n")
@@ -303,10 +320,10 @@ class Intake:
                 halves, line = self._halves.apart(line)
             for half in halves:  # without a prefix nobody knows its rest
                 is_whole = not half.stream and torn.is_whole(half.text, self._earlier)
-                result = max(result, self._read(half, kinds if is_whole else kinds & _TROUBLE))
-            if is_torn and piece is pieces[-1] and kinds & _METRIC and not torn.is_whole(line.text, self._earlier):
+                result = max(result, self._read(half, kinds if is_whole else kinds & TROUBLE))
+            if is_torn and piece is pieces[-1] and kinds & METRIC and not torn.is_whole(line.text, self._earlier):
                 result = max(result, _RESULTS.index(self._claims.refuse(line) or "unmatched"))
-                kinds &= ~_METRIC
+                kinds &= ~METRIC
             result = max(result, self._read(line, kinds))
         if result:
             self._counts[_RESULTS[result]] += 1
@@ -316,7 +333,7 @@ class Intake:
         """What stood on the terminal's line; of a bar that was drawn again and again, where the format reads no more, what it asks for."""
         known = self._claims.format
         pieces = envelope.redraws(text)
-        if known is None or known.redraws is None or kinds != _METRIC or self._claims.has_privates:
+        if known is None or known.redraws is None or kinds != METRIC or self._claims.has_privates:
             return pieces
         return known.redraws(pieces)
 
@@ -327,15 +344,25 @@ class Intake:
     def _read(self, line: Line, kinds: int) -> int:
         """Place in _RESULTS of what became of a line."""
         result = 0
-        if kinds & _METRIC and (claimed := self._claims.claim(line)):
+        if kinds & METRIC and (claimed := self._claims.claim(line)):
             result = _RESULTS.index(claimed)
             if claimed == "parsed" and "%|" not in line.text:
                 self._earlier.append(line.text)
-        if kinds & _TROUBLE and (trouble := incidents.incident(line)):
+        if kinds & TROUBLE and (trouble := incidents.incident(line)):
             is_of_training = self._claims.format is not None or trouble.kind in incidents.OF_THE_JOB
             self._out.append(trouble if is_of_training else replace(trouble, fatal=False))
             result = max(result, 1)
         return result
+
+
+def _numbers(data: bytes, counted: int, number: int, starts: Sequence[int]) -> list[int]:
+    """Of the lines that begin there; the line that begins at ``counted`` has this number."""
+    numbers = []
+    for start in starts:
+        number += data.count(b"\n", counted, start)
+        counted = start
+        numbers.append(number)
+    return numbers
 
 
 def _one_by_one(said: Sequence[Said]) -> list[Event]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol, runtime_checkable
+from typing import Final, NamedTuple, Protocol, runtime_checkable
 
-from trainer_exporter.model import Line, Malformed, Record, Table
+from trainer_exporter.model import Line, Malformed, Record, Stamp, Table
 
 Reading = Sequence[Record | Malformed]
 BlockReading = Sequence[Record | Malformed | Table]
@@ -42,6 +42,34 @@ class BlockParser(Parser, Protocol):
         It reads up to the first line that it would rather see alone. Each line has its end. In none of the lines is a colour or trouble;
         wrappers have not been taken off, nor have redraws been taken apart.
         """
+
+
+class Shape(NamedTuple):
+    """Lines of which one differs from the other in its numbers alone."""
+
+    pattern: str  # of a whole line of ASCII without its wrappers; every group of it is asked for
+    columns: Sequence[str]  # names of the groups, each another
+
+
+class Alike(NamedTuple):
+    """Lines of one shape, in order."""
+
+    numbers: Sequence[int]
+    stamps: Sequence[Stamp | None]
+    columns: Mapping[str, Sequence[bytes]]  # what stands in each of them
+
+
+@runtime_checkable
+class AlikeParser(Parser, Protocol):
+    """Reads many lines that differ in their numbers alone in less time than one by one, and says of them the same. Other lines stand
+    between them, which are not its own.
+    """
+
+    def shape(self, text: str) -> Shape | None:
+        """That of a line which was just read; None where the next one like it could say something that this one does not."""
+
+    def parse_alike(self, lines: Alike) -> Reading | None:
+        """What lines of a shape say; None, and nothing is changed, where one of them would rather be seen alone."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 from typing import Final
 
-from trainer_exporter.formats.base import LOSS, NOTHING, Format, Reading
+from trainer_exporter.formats.base import LOSS, NOTHING, Alike, Format, Reading, Shape
 from trainer_exporter.formats.megatron_shape import ARGUMENTS as SHAPE_ARGUMENTS
 from trainer_exporter.formats.megatron_shape import shape
 from trainer_exporter.model import Checkpoint, CheckpointEvent, Line, Malformed, Phase, Record, Stamp
@@ -41,6 +42,10 @@ _FIELDS: Final[dict[str, tuple[str, float]]] = {
     " number of skipped iterations": ("skipped_steps", 1.0),
     " number of nan iterations": ("nonfinite_steps", 1.0),
 }
+# Of an ordinary line: float() reads it, and nothing there is less than 0 but the loss scale of DeepSpeed's forks, which is none.
+_NUMBER: Final = r"(?:[1-9]\.[0-9]{1,9}E(?:\+[0-9]{2}|-[0-4][0-9])|[0-9]{1,15}(?:\.[0-9]{1,9})?|0\.0{1,9}E\+00)"
+_NEVER_ZERO: Final = ("loss", "step_duration_seconds", "global_batch_size")  # in ordinary lines: else it is no value
+_PLACE: Final = r" *iteration +([0-9]{1,15})/ *([0-9]{1,15}) \|"
 _GLUED: Final = re.compile(r" iteration +(?P<step>\d{1,15})/ *(?P<total>\d{1,15}) \|")
 _ELAPSED: Final = re.compile(r"\| elapsed time: (?P<time>(?:\d{1,9}[dhms] ?)+)\|")  # Megatron-SWIFT, since the start of the process
 _SECONDS: Final = {"d": 86400, "h": 3600, "m": 60, "s": 1}
@@ -118,6 +123,39 @@ class Megatron:
         return NOTHING
 
     # Iterations and validations
+
+    def shape(self, text: str) -> Shape | None:
+        """Of an iteration's line that shows a loss, and nothing but ordinary numbers."""
+        head = _ITERATION.match(text)
+        if head is None:
+            return None
+        *pieces, rest = text[head.end() :].split("|")
+        pattern, keys = _PLACE, list[str]()
+        for piece in pieces:
+            printed, _, value = piece.rpartition(": ")
+            if re.fullmatch(_NUMBER, value.strip()) is None:
+                return None
+            pattern += rf"{re.escape(printed)}: +{f'({_NUMBER})' if printed in _FIELDS else _NUMBER} *\|"
+            keys += [printed] if printed in _FIELDS else []
+        names = [_FIELDS[key][0] for key in keys]
+        is_ordinary = "loss" in names and "tokens_per_second" not in names and len({*names}) == len(names)
+        return Shape(pattern, ("step", "target_steps", *keys)) if is_ordinary and not rest else None
+
+    def parse_alike(self, lines: Alike) -> Reading | None:
+        steps, totals, *printed = lines.columns.values()
+        told: dict[str, Sequence[float]] = {"step": list(map(int, steps)), "target_steps": list(map(int, totals))}
+        for key, column in zip(list(lines.columns)[2:], printed, strict=True):
+            name, units = _FIELDS[key]
+            told[name] = list(map(float, column)) if units == 1.0 else [float(value) / units for value in column]
+        if any(0.0 in told.get(name, ()) for name in _NEVER_ZERO):
+            return None
+        durations, batches = told.get("step_duration_seconds"), told.get("global_batch_size")
+        if durations and batches and "samples_per_second" not in told:
+            told["samples_per_second"] = [batch / duration for batch, duration in zip(batches, durations, strict=True)]
+        self._wanted, self._is_evaluating = 0, False
+        self._step, self._has_shown_loss = int(steps[-1]), True
+        said = zip(lines.numbers, zip(*told.values(), strict=True), lines.stamps, strict=True)
+        return [Record(line, dict(zip(told, values, strict=True)), stamp=stamp) for line, values, stamp in said]
 
     def _iteration(self, line: Line, head: re.Match[str]) -> Record | Malformed:
         for glued in _GLUED.finditer(line.text, head.end()):

@@ -13,12 +13,13 @@ from __future__ import annotations
 import json
 import posixpath
 import re
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Final
 
 from trainer_exporter.formats.bars import bar
-from trainer_exporter.formats.base import LOSS, NOTHING, Format, Reading
-from trainer_exporter.formats.decimals import is_printed
+from trainer_exporter.formats.base import LOSS, NOTHING, Alike, Format, Reading, Shape
+from trainer_exporter.formats.decimals import POINTED, PRINTED, is_printed
 from trainer_exporter.formats.dicts import MAX_METRICS
 from trainer_exporter.model import Checkpoint, CheckpointEvent, Line, Malformed, Phase, Record
 from trainer_exporter.numbers import NUMBER, integer, number
@@ -40,6 +41,7 @@ _FIELDS: Final[dict[str, tuple[str, float]]] = {
     "train/total_tokens(B)": ("total_tokens", 1e9),
 }
 _FLOATS: Final = frozenset({"actor/pg_loss", "train/loss", "val/loss", "actor/grad_norm", "train/grad_norm"})  # they have a point
+_RATES: Final = frozenset({"actor/lr", "train/lr", "train/lr(1e-3)"})
 _TOKENS: Final = "perf/total_num_tokens"
 # The last value may be torn; of all that are wanted only these stand there.
 _LAST: Final = ("val", "train/total_tokens(B):", "train/time(s):")
@@ -50,6 +52,7 @@ _RESULT: Final = re.compile(
 )
 _KEY: Final = r"[A-Za-z][\w-]*/[\w/@.()-]+"
 _VALUE: Final = rf"(?:np\.\w+\({NUMBER}\)|{NUMBER})"
+_ORDINARY: Final = re.compile(rf"(?P<before>np\.\w+\()?{PRINTED}(?P<behind>(?(before)\)))", re.ASCII)
 _STEP_LINE: Final = re.compile(rf"(?:^|\])step:(?P<step>\d{{1,15}}) - (?=(?P<key>{_KEY}):{_VALUE}(?: - |$))")
 _JSON: Final = re.compile(r'^\{"step": ?\d+, ?"data": ?\{"')
 _BEGINS: Final = re.compile(r"^Size of train dataloader: \d+(?:, Size of val dataloader: \d+)?$")
@@ -99,9 +102,36 @@ class Verl:
             if key in seen or "/" not in key or not _is_ones(key, printed):
                 return Malformed(line.number, "number")
             seen.add(key)
-            if _is_wanted(key) and not (printed == "0.000" and key in {"actor/lr", "train/lr", "train/lr(1e-3)"}):
+            if _is_wanted(key) and not (printed == "0.000" and key in _RATES):
                 found[key] = number(printed)
         return self._record(line, int(head["step"]), found, hidden=frozenset())
+
+    def shape(self, text: str) -> Shape | None:
+        """Of a step's line that holds nothing but ordinary numbers."""
+        head = _STEP_LINE.match(text) if text.startswith("step:") else None
+        pairs = text[head.end() :].split(" - ") if head is not None else []
+        pattern, keys, seen = r"step:([0-9]{1,15})", list[str](), set[str]()
+        for pair in pairs:
+            key, _, printed = pair.rpartition(":")
+            found = _ORDINARY.fullmatch(printed)
+            if found is None or "/" not in key or key in seen:
+                return None
+            seen.add(key)
+            is_asked = _is_wanted(key) and (pair is not pairs[-1] or pair.startswith(_LAST))
+            number = POINTED if key in _FLOATS else PRINTED
+            before, behind = re.escape(f" - {key}:{found['before'] or ''}"), re.escape(found["behind"])
+            pattern += before + (f"({number})" if is_asked else number) + behind
+            keys += [key] if is_asked else []
+        return Shape(pattern, ("step", *keys)) if keys else None
+
+    def parse_alike(self, lines: Alike) -> Reading | None:
+        steps, *columns = (_values(key, column) for key, column in lines.columns.items())
+        keys = list(lines.columns)[1:]
+        told = zip(lines.numbers, lines.stamps, steps, zip(*columns, strict=True), strict=True)
+        return [
+            self._record(Line("", line, stamp), int(step or 0), dict(zip(keys, values, strict=True)), hidden=frozenset())
+            for line, stamp, step, values in told
+        ]
 
     def _json(self, line: Line) -> Reading:
         try:
@@ -166,6 +196,11 @@ class Verl:
 def _is_ones(key: str, printed: str) -> bool:
     """Whether one program printed the number; else it is glued from those of two."""
     return is_printed(_bare(printed)) and not (key in _FLOATS and printed.isdecimal() and printed != "0")
+
+
+def _values(key: str, column: Sequence[bytes]) -> Sequence[float | None]:
+    """Of ordinary numbers under a key."""
+    return [None if value == b"0.000" else float(value) for value in column] if key in _RATES else list(map(float, column))
 
 
 def _bare(text: str) -> str:
