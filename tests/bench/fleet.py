@@ -10,28 +10,21 @@ from __future__ import annotations
 import contextlib
 import http.server
 import math
-import random
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+
+from fleet_cards import Sample, card_samples, noise, reading
 
 CARDS = 8
 TILE = 40  # nodes that the twelve runs take; a larger fleet has them again under other names
 PHASES = ("starting", "training", "evaluating", "checkpointing", "ended", "failed")
-CARD = "NVIDIA H100 80GB HBM3"
-LIMIT_W, PEAK_FLOPS = 700.0, 989e12
+PEAK_FLOPS = 989e12
 SICK_S = {"hung": 1080.0, "slow": 2700.0}  # how long runs have had their fate
 EVAL_EVERY_S, EVAL_S = 2400.0, 60.0
 SAVE_EVERY_S, SAVE_S = 1800.0, 48.0
 LONG_AGO_S = 40_000.0
 DCGM = frozenset({35})  # nodes of the tile whose cards dcgm-exporter reads
-
-
-class Sample(NamedTuple):
-    name: str
-    labels: Mapping[str, str]
-    value: float
 
 
 @dataclass(frozen=True)
@@ -116,7 +109,7 @@ class Fleet:
             if run is not None and self._is_lost(run, place, card, moment):
                 yield from (Sample(name, labels, value) for name, value in (("gpu_lost", 1), ("gpu_collect_success", 0)))
             else:
-                yield from _card(labels, self._readings(run, place, card, moment), node=node, is_dcgm=place in DCGM)
+                yield from card_samples(labels, self._readings(run, place, card, moment), node=node, is_dcgm=place in DCGM)
         yield from _daemon(node, has_run=here is not None and place == here.first, moment=moment, now=self.now)
 
     def run_on(self, node: int) -> Run | None:
@@ -150,7 +143,7 @@ class Fleet:
         for quantile, gap in (("0.5", run.step_s), ("0.95", 1.3 * run.step_s), ("1", SAVE_S + EVAL_S)):
             yield Sample("trainer_progress_gap_seconds", {"run": name, "quantile": quantile}, gap)
         for window in ("100", "1000"):
-            change = -0.007 - 0.006 * (1 - run.done) + _noise(run.name, window, moment) * 0.001
+            change = -0.007 - 0.006 * (1 - run.done) + noise(run.name, window, moment) * 0.001
             yield Sample("trainer_loss_change_ratio", {"run": name, "window": window}, change)
             yield Sample("trainer_loss_oscillation_ratio", {"run": name, "window": window}, 0.05)
         for figure in ("loss", "grad_norm"):
@@ -164,16 +157,16 @@ class Fleet:
 
     def _readings(self, run: Run | None, place: int, card: int, moment: float) -> dict[str, float]:
         """What a card reads: it works, idles, spins in a hung collective, or is held down by heat."""
-        wobble = _noise("card", f"{place}.{card}", moment)
+        wobble = noise("card", f"{place}.{card}", moment)
         hung = run is not None and run.fate in STANDING and self.sick_for_s(run, moment) > 0
         hot = run is not None and run.fate == "slow" and self.sick_for_s(run, moment) > 0 and (place, card) == HOT_CARD
         if run is None or self._is_stuck(run, place, card, moment):
-            return _read(busy=0, traffic=0, power=68 + card, celsius=33 + card, clock=345, used=0.01)
+            return reading(busy=0, traffic=0, power=68 + card, celsius=33 + card, clock=345, used=0.01)
         if hung:
-            return _read(busy=1, traffic=0.01, power=128 + card + 3 * wobble, celsius=47 + card, clock=1980, used=0.88)
+            return reading(busy=1, traffic=0.01, power=128 + card + 3 * wobble, celsius=47 + card, clock=1980, used=0.88)
         heat = 88 if hot else 62
         clock = 1290 if hot else 1755
-        return _read(
+        return reading(
             busy=min(1, 0.97 + 0.02 * wobble),
             traffic=0.58 + 0.03 * wobble,
             power=(455 if hot else 620) + 18 * wobble,
@@ -214,14 +207,14 @@ def _state(run: Run, moment: float, *, now: float, sick_s: float) -> _State:
         progress=seen - aside - (seen % run.step_s),
         saved=seen - (in_save - SAVE_S if in_save >= SAVE_S else in_save + SAVE_EVERY_S - SAVE_S),
         evaluated=falling * 1.04,
-        loss=falling * (1 + 0.012 * _noise(run.name, "loss", seen)),
+        loss=falling * (1 + 0.012 * noise(run.name, "loss", seen)),
         pace=pace,
     )
 
 
 def _figures(run: Run, state: _State, moment: float, *, is_over: bool) -> dict[str, float]:
-    step_s = run.step_s / state.pace * (1 + 0.004 * abs(_noise(run.name, "step", state.progress)))
-    norm = 0.8 * math.exp(0.15 * _noise(run.name, "norm", state.progress))
+    step_s = run.step_s / state.pace * (1 + 0.004 * abs(noise(run.name, "step", state.progress)))
+    norm = 0.8 * math.exp(0.15 * noise(run.name, "norm", state.progress))
     gpus = run.nodes * CARDS
     mfu = run.mfu * state.pace
     return {
@@ -265,65 +258,6 @@ def _figures(run: Run, state: _State, moment: float, *, is_over: bool) -> dict[s
     }
 
 
-def _noise(*what: object) -> float:
-    """Of the normal distribution, and the same for the same question."""
-    return random.Random("/".join(map(str, what))).gauss(0, 1)
-
-
-def _read(
-    *, busy: float, traffic: float, power: float, celsius: float, clock: float, used: float, throttled: bool = False
-) -> dict[str, float]:
-    size = 80 * 2.0**30
-    return {
-        "utilization_ratio": busy,
-        "memory_bandwidth_utilization_ratio": max(0.0, traffic),
-        "power_watts": power,
-        "power_limit_watts": LIMIT_W,
-        "memory_used_bytes": used * size,
-        "memory_total_bytes": size,
-        "memory_reserved_bytes": 0.006 * size,
-        "temperature_celsius": celsius,
-        "memory_temperature_celsius": celsius + 9,
-        "slowdown_temperature_celsius": 92,
-        "sm_clock_hertz": clock * 1e6,
-        "throttled": throttled,
-    }
-
-
-DCGM_NAMES = {  # name, and what the reading is multiplied with
-    "utilization_ratio": ("GPU_UTIL", 100),
-    "memory_bandwidth_utilization_ratio": ("MEM_COPY_UTIL", 100),
-    "power_watts": ("POWER_USAGE", 1),
-    "power_limit_watts": ("ENFORCED_POWER_LIMIT", 1),
-    "memory_used_bytes": ("FB_USED", 2.0**-20),
-    "temperature_celsius": ("GPU_TEMP", 1),
-    "memory_temperature_celsius": ("MEMORY_TEMP", 1),
-    "slowdown_temperature_celsius": ("SLOWDOWN_TEMP", 1),
-    "sm_clock_hertz": ("SM_CLOCK", 1e-6),
-}
-
-
-def _card(labels: Mapping[str, str], read: dict[str, float], *, node: int, is_dcgm: bool) -> Iterator[Sample]:
-    throttled = read.pop("throttled")
-    if is_dcgm:
-        told = {"gpu": labels["gpu"], "UUID": labels["uuid"], "modelName": CARD, "DCGM_FI_DRIVER_VERSION": "570.86.15"}
-        for reading, (name, factor) in DCGM_NAMES.items():
-            yield Sample(f"DCGM_FI_DEV_{name}", told, read[reading] * factor)
-        yield Sample("DCGM_FI_DEV_FB_FREE", told, (read["memory_total_bytes"] - read["memory_used_bytes"]) * 2.0**-20)
-        return
-    for reading, value in read.items():
-        yield Sample(f"gpu_{reading}", labels, value)
-    identity = {"name": CARD, "serial": f"16525{node:04d}{labels['gpu']}", "pci_bus_id": f"0000:1{labels['gpu']}:00.0"}
-    yield Sample("gpu_info", {**labels, **identity, "driver_version": "570.86.15"}, 1)
-    for name, value in (("lost", 0), ("collect_success", 1), ("nvlink_active_links", 18), ("pcie_replays_total", 0)):
-        yield Sample(f"gpu_{name}", labels, value)
-    for reason in ("sw_power_cap", "sw_thermal_slowdown", "hw_thermal_slowdown"):
-        yield Sample("gpu_throttle_active", {**labels, "reason": reason}, throttled and reason == "sw_thermal_slowdown")
-    for kind in ("corrected", "uncorrected"):
-        yield Sample("gpu_ecc_errors_total", {**labels, "kind": kind, "counter": "volatile"}, 0)
-    yield Sample("gpu_xid_errors_total", {**labels, "xid": "79"}, 0)
-
-
 def _daemon(node: int, *, has_run: bool, moment: float, now: float) -> Iterator[Sample]:
     """What an exporter says of itself."""
     age = moment - now + LONG_AGO_S
@@ -334,7 +268,7 @@ def _daemon(node: int, *, has_run: bool, moment: float, now: float) -> Iterator[
     yield Sample("trainer_exporter_errors_total", {"site": "gpu", "reason": "child_died"}, 0)
     for collector, took in (("runs", 0.003), ("gpu", 0.006), ("daemon", 0.0005)):
         yield Sample(
-            "trainer_exporter_collector_duration_seconds", {"collector": collector}, took * (1 + 0.1 * _noise(node, collector, moment))
+            "trainer_exporter_collector_duration_seconds", {"collector": collector}, took * (1 + 0.1 * noise(node, collector, moment))
         )
         yield Sample("trainer_exporter_collector_success", {"collector": collector}, 1)
     figures = {
