@@ -22,15 +22,13 @@ from typing import Any
 import yaml
 
 HERE = Path(__file__).parent
-sys.path[:0] = [str(HERE)] if str(HERE) not in sys.path else []
-
-import composed  # noqa: E402
-import exporters  # noqa: E402
+sys.path[:0] = [str(HERE.parent)] if str(HERE.parent) not in sys.path else []
 
 from trainer_exporter import backtest  # noqa: E402
 from trainer_exporter.backtest.gpus import read_gpus  # noqa: E402
 from trainer_exporter.backtest.values import Firing, Log, Result  # noqa: E402
 from trainer_exporter.formats import registry  # noqa: E402
+from truth import composed, exporters  # noqa: E402 - found by the line above
 
 COUNTED = ("critical", "warning")
 TOGETHER = 6  # runs in one promtool; with all in one, the shortest waits as long as the longest
