@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 from trainer_exporter.envelope import MAX_TEXT, may_be_labelled, without_terminal
 from trainer_exporter.formats.base import Alike, Shape
-from trainer_exporter.model import Line, Stamp
+from trainer_exporter.model import Line
 from trainer_exporter.numbers import moment
 
 Row = tuple[bytes, ...]
@@ -47,8 +47,11 @@ class Likeness(NamedTuple):
     def alike(self, rows: Sequence[Row], numbers: Sequence[int]) -> Alike | None:
         """These lines for their format; None where one has an impossible time."""
         times, *values = zip(*rows, strict=True)
-        stamps = [None] * len(rows) if self.zone is None else _moments(times, self.zone)
-        return None if stamps is None else Alike(numbers, stamps, dict(zip(self.columns, values, strict=True)))
+        columns = dict(zip(self.columns, values, strict=True))
+        if self.zone is None:
+            return Alike(numbers, columns)
+        seconds = _moments(times, self.zone)
+        return None if any(map(math.isnan, seconds)) else Alike(numbers, columns, seconds, zoned=bool(self.zone))
 
     def text(self, data: bytes, start: int) -> str:
         """One of these lines without its wrappers."""
@@ -122,10 +125,10 @@ def _likeness(raw: bytes, line: Line, shape: Shape, *, labelled: bool) -> Likene
     )
 
 
-def _moments(times: Sequence[bytes], zone: str) -> list[Stamp] | None:
-    """As ``moment`` for each of them: neighbours share their minute."""
-    offset, is_zoned = _seconds(_ANY_MINUTE, "") - _seconds(_ANY_MINUTE, zone), bool(zone)
-    stamps, minutes = list[Stamp](), dict[bytes, float]()
+def _moments(times: Sequence[bytes], zone: str) -> list[float]:
+    """As ``moment`` for each of them, NaN for an impossible one: neighbours share their minute."""
+    offset = _seconds(_ANY_MINUTE, "") - _seconds(_ANY_MINUTE, zone)
+    told, minutes = list[float](), dict[bytes, float]()
     for time in times:
         minute = time[:_MINUTE]
         begin = minutes.get(minute)
@@ -134,8 +137,8 @@ def _moments(times: Sequence[bytes], zone: str) -> list[Stamp] | None:
         seconds = begin + int(time[_MINUTE + 1 : _SECOND])
         if len(time) > _SECOND:
             seconds += float(b"0." + time[_SECOND + 1 :])
-        stamps.append(Stamp(seconds - offset, is_zoned))
-    return None if any(map(math.isnan, minutes.values())) else stamps
+        told.append(seconds - offset)
+    return told
 
 
 def _seconds(minute: str, zone: str) -> float:

@@ -151,6 +151,8 @@ class Table(NamedTuple):
     lines: Sequence[int]  # of the records, in order
     columns: Mapping[str, Column]
     precise: bool = False  # as in Record
+    times: Sequence[float] = ()  # of their stamps; empty where they have none
+    zoned: bool = False  # as in Stamp
 
     @property
     def line(self) -> int:
@@ -163,7 +165,8 @@ class Table(NamedTuple):
         for name, (places, values) in self.columns.items():
             for place, value in zip(places, values, strict=True):
                 fields[place][name] = value
-        return [Record(line, said, precise=self.precise) for line, said in zip(self.lines, fields, strict=True)]
+        stamps: Sequence[Stamp | None] = [Stamp(time, self.zoned) for time in self.times] or [None] * len(fields)
+        return [Record(line, said, stamp=stamp, precise=self.precise) for line, said, stamp in zip(self.lines, fields, stamps, strict=True)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol, runtime_checkable
 
-from trainer_exporter.model import Line, Malformed, Record, Stamp, Table
+from trainer_exporter.model import Column, Line, Malformed, Record, Stamp, Table
 
 Reading = Sequence[Record | Malformed]
 BlockReading = Sequence[Record | Malformed | Table]
@@ -55,8 +55,19 @@ class Alike(NamedTuple):
     """Lines of one shape, in order."""
 
     numbers: Sequence[int]
-    stamps: Sequence[Stamp | None]
     columns: Mapping[str, Sequence[bytes]]  # what stands in each of them
+    times: Sequence[float] = ()  # of their stamps; empty where they have none
+    zoned: bool = False  # as in Stamp
+
+    def lines(self) -> list[Line]:
+        """What their wrappers tell of each of them."""
+        stamps: Sequence[Stamp | None] = [Stamp(time, self.zoned) for time in self.times] or [None] * len(self.numbers)
+        return [Line("", number, stamp) for number, stamp in zip(self.numbers, stamps, strict=True)]
+
+    def table(self, columns: Mapping[str, Sequence[float]]) -> Table:
+        """Records of these values, one of each line."""
+        told = {name: Column(range(len(self.numbers)), values) for name, values in columns.items()}
+        return Table(self.numbers, told, times=self.times, zoned=self.zoned)
 
 
 @runtime_checkable
@@ -68,7 +79,7 @@ class AlikeParser(Parser, Protocol):
     def shape(self, text: str) -> Shape | None:
         """That of a line which was just read; None where the next one like it could say something that this one does not."""
 
-    def parse_alike(self, lines: Alike) -> Reading | None:
+    def parse_alike(self, lines: Alike) -> BlockReading | None:
         """What lines of a shape say; None, and nothing is changed, where one of them would rather be seen alone."""
 
 

@@ -15,7 +15,7 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
-from trainer_exporter.formats.base import LOSS, NOTHING, Alike, Format, Reading, Shape
+from trainer_exporter.formats.base import LOSS, NOTHING, Alike, BlockReading, Format, Reading, Shape
 from trainer_exporter.formats.megatron_shape import ARGUMENTS as SHAPE_ARGUMENTS
 from trainer_exporter.formats.megatron_shape import shape
 from trainer_exporter.model import Checkpoint, CheckpointEvent, Line, Malformed, Phase, Record, Stamp
@@ -141,7 +141,7 @@ class Megatron:
         is_ordinary = "loss" in names and "tokens_per_second" not in names and len({*names}) == len(names)
         return Shape(pattern, ("step", "target_steps", *keys)) if is_ordinary and not rest else None
 
-    def parse_alike(self, lines: Alike) -> Reading | None:
+    def parse_alike(self, lines: Alike) -> BlockReading | None:
         steps, totals, *printed = lines.columns.values()
         told: dict[str, Sequence[float]] = {"step": list(map(int, steps)), "target_steps": list(map(int, totals))}
         for key, column in zip(list(lines.columns)[2:], printed, strict=True):
@@ -154,8 +154,7 @@ class Megatron:
             told["samples_per_second"] = [batch / duration for batch, duration in zip(batches, durations, strict=True)]
         self._wanted, self._is_evaluating = 0, False
         self._step, self._has_shown_loss = int(steps[-1]), True
-        said = zip(lines.numbers, zip(*told.values(), strict=True), lines.stamps, strict=True)
-        return [Record(line, dict(zip(told, values, strict=True)), stamp=stamp) for line, values, stamp in said]
+        return [lines.table(told)]
 
     def _iteration(self, line: Line, head: re.Match[str]) -> Record | Malformed:
         for glued in _GLUED.finditer(line.text, head.end()):

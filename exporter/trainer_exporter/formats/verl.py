@@ -13,12 +13,12 @@ from __future__ import annotations
 import json
 import posixpath
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Final
 
 from trainer_exporter.formats.bars import bar
-from trainer_exporter.formats.base import LOSS, NOTHING, Alike, Format, Reading, Shape
+from trainer_exporter.formats.base import LOSS, NOTHING, Alike, BlockReading, Format, Reading, Shape
 from trainer_exporter.formats.decimals import POINTED, PRINTED, is_printed
 from trainer_exporter.formats.dicts import MAX_METRICS
 from trainer_exporter.model import Checkpoint, CheckpointEvent, Line, Malformed, Phase, Record
@@ -124,14 +124,35 @@ class Verl:
             keys += [key] if is_asked else []
         return Shape(pattern, ("step", *keys)) if keys else None
 
-    def parse_alike(self, lines: Alike) -> Reading | None:
-        steps, *columns = (_values(key, column) for key, column in lines.columns.items())
-        keys = list(lines.columns)[1:]
-        told = zip(lines.numbers, lines.stamps, steps, zip(*columns, strict=True), strict=True)
-        return [
-            self._record(Line("", line, stamp), int(step or 0), dict(zip(keys, values, strict=True)), hidden=frozenset())
-            for line, stamp, step, values in told
-        ]
+    def parse_alike(self, lines: Alike) -> BlockReading | None:
+        steps = list(map(int, lines.columns["step"]))
+        found = {key: _values(key, column) for key, column in lines.columns.items() if key != "step"}
+        if (columns := self._columns(steps, found)) is not None:
+            self._step = steps[-1]
+            return [lines.table(columns)]
+        told = zip(lines.lines(), steps, zip(*found.values(), strict=True), strict=True)
+        return [self._record(line, step, dict(zip(found, values, strict=True)), hidden=frozenset()) for line, step, values in told]
+
+    def _columns(self, steps: Sequence[int], found: Mapping[str, Sequence[float | None]]) -> Mapping[str, Sequence[float]] | None:
+        """The fields that ``_record`` makes of these; None where it makes more than fields, or not the same of each line."""
+        columns: dict[str, Sequence[float]] = {"step": steps}
+        for key, column in found.items():
+            name, scale = _FIELDS.get(key, (key, 1.0))
+            values = [value * scale for value in column if value is not None]
+            if (values and len(values) < len(steps)) or (key != _TOKENS and key not in _FIELDS) or name in (*columns, "eval_loss"):
+                return None
+            if values:
+                columns[name] = values
+        tokens, durations = columns.pop(_TOKENS, ()), columns.get("step_duration_seconds", ())
+        if tokens and durations:
+            if 0.0 in tokens or 0.0 in durations:
+                return None
+            columns["tokens_per_second"] = [amount / duration for amount, duration in zip(tokens, durations, strict=True)]
+        if self._total is not None:
+            if max(steps) > self._total:
+                return None
+            columns["target_steps"] = [self._total] * len(steps)
+        return columns
 
     def _json(self, line: Line) -> Reading:
         try:

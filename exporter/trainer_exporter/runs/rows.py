@@ -130,7 +130,8 @@ def rows_of(table: Table, moments: Moments) -> Rows | None:
     last = {name: values[-1] for name, (places, values) in table.columns.items() if len(steps) - 1 in places}
     wall = moments.last.wall
     record = Record(table.lines[-1], last, precise=table.precise)
-    return Rows(steps, columns, [] if wall is None else [wall], moments.ticks, record, moments.last)
+    walls = moments.walls or ([] if wall is None else [wall])
+    return Rows(steps, columns, walls, moments.ticks, record, moments.last)
 
 
 def told_before(part: Sequence[Placed], step: float) -> int:

@@ -35,10 +35,12 @@ class Moments(NamedTuple):
 
     ticks: Sequence[float | None]
     last: Moment
+    walls: Sequence[float] = ()  # of each, where it is not that of the last
 
     def each(self) -> list[Moment]:
         """One by one."""
-        return [self.last._replace(tick=tick) for tick in self.ticks]
+        walls: Sequence[float | None] = self.walls or [self.last.wall] * len(self.ticks)
+        return [self.last._replace(wall=wall, tick=tick) for wall, tick in zip(walls, self.ticks, strict=True)]
 
 
 def machine_offset(seconds: float) -> float:
@@ -86,8 +88,18 @@ class Timeline:
 
     def of_table(self, table: Table, *, read_wall: float, live: bool) -> Moments:
         """As ``of_record`` for each of its records."""
+        if table.times:
+            return self._of_stamped(table, read_wall=read_wall, live=live)
         elapsed = table.columns.get("elapsed_seconds")
         if elapsed is None:
             moment = self.moment(None, read_wall=read_wall, live=live)
             return Moments([moment.tick] * len(table.lines), moment)
         return Moments(elapsed.values, Moment(read_wall if live else None, live, elapsed.values[-1], "elapsed"))
+
+    def _of_stamped(self, table: Table, *, read_wall: float, live: bool) -> Moments:
+        times = table.times
+        last = self.moment(Stamp(times[-1], table.zoned), read_wall=read_wall, live=live)
+        if live:
+            return Moments(times, last)
+        offset = 0.0 if table.zoned else self._offset
+        return Moments(times, last, [min(time + offset, read_wall) for time in times])
