@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from trackers.reading import RECORDED, everything, reader, steps, told
-from trainer_exporter.sources.trackers import holder_named
+from trainer_exporter.sources.trackers import holder_named, mlflow_db
 
 
 class TestMlflow:
@@ -111,6 +112,41 @@ class TestMlflowDatabase:
 
         assert lister.sources(1_650_000_000.0) == [f"{database}#{self.RUN}"]
         assert len(lister.sources(0.0)) == 2
+
+    def test_rows_of_other_types_than_mlflow_writes_are_left_out(self, database: Path) -> None:
+        self.report(database, 10, loss=2.5)
+        self.execute(
+            database, "INSERT INTO runs VALUES (NULL, 'x', 'RUNNING', 1, NULL, 'active'), (x'ab', 'x', 'RUNNING', 1, NULL, 'active')"
+        )
+        self.execute(database, f"UPDATE runs SET end_time = 'soon', status = 'FINISHED' WHERE run_uuid = '{self.RUN}'")
+        for value, time, step in (
+            ("'x'", "5", "5"),
+            ("x'00'", "5", "5"),
+            ("1.5", "'x'", "5"),
+            ("1.5", "9e999", "5"),
+            ("1.5", "5", "9e999"),
+        ):
+            self.execute(database, f"INSERT INTO metrics VALUES ('loss', {value}, {time}, '{self.RUN}', {step}, 0)")
+
+        runs, (record, about) = mlflow_db.Runs(str(database)).sources(0.0), told(reader(Path(f"{database}#{self.RUN}")))
+
+        assert runs == [f"{database}#{self.RUN}"]
+        assert dict(record.fields) == {"step": 10, "loss": 2.5}
+        assert (about.facts, about.stamp, about.closes) == ({"run_name": "heron"}, None, False)
+
+    def test_a_table_that_never_ends_is_given_up(self, tmp_path: Path) -> None:
+        path = tmp_path / "mlflow.db"
+        endless = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT 'x' AS run_uuid, 'active' AS lifecycle_stage"
+        self.execute(path, f"CREATE VIEW runs AS {endless}, NULL AS end_time, i AS start_time FROM n")
+
+        with pytest.raises(OSError, match="interrupted"):
+            mlflow_db.Runs(str(path), most_s=0.2).sources(0.0)
+
+    def test_a_pipe_in_its_place_blocks_nobody(self, tmp_path: Path) -> None:
+        os.mkfifo(tmp_path / "mlflow.db")
+
+        with pytest.raises(OSError, match="no regular file"):
+            mlflow_db.Runs(str(tmp_path / "mlflow.db")).sources(0.0)
 
     def test_a_database_of_something_else_is_an_error_that_can_be_counted(self, tmp_path: Path) -> None:
         (tmp_path / "mlflow.db").write_bytes(b"SQLite format 3\0" + b"\xff" * 5000)
