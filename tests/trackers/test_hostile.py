@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
+import os
 import random
 import struct
 import tracemalloc
+from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -15,6 +18,7 @@ from hypothesis import strategies as st
 
 from trackers.writers import RECORDED, Events, mangle, valid
 from trainer_exporter.model import FIELDS, Record
+from trainer_exporter.sources.files import IrregularError
 from trainer_exporter.sources.trackers import registry, tensorboard, whole
 
 CUTS = 20  # of each file, spread over it, and as many at its end; the long run makes them all
@@ -107,6 +111,22 @@ def test_a_valid_file_cut_anywhere_says_nothing_that_the_whole_does_not_say(name
 
     assert said
     assert invented == {}
+
+
+@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo, lambda path: path.symlink_to("/dev/zero")], ids=["directory", "pipe", "device"])
+def test_what_is_no_regular_file_tells_nothing_and_keeps_nobody_waiting(name: str, make: Callable[[Path], None], tmp_path: Path) -> None:
+    path = tmp_path / FILES[name]
+    path.parent.mkdir(exist_ok=True)
+    make(path)
+    tracker = next(each for each in registry() if each.name == name)
+    before = len(list(Path("/proc/self/fd").iterdir()))
+
+    with contextlib.suppress(OSError, IrregularError):
+        tracker.written(str(path))
+        assert not values(read(name, path))
+
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
 
 
 @pytest.mark.parametrize("name", ["scalars_json", "trainer_state", "metrics_json"])

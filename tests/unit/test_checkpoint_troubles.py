@@ -253,6 +253,36 @@ def test_a_mount_that_goes_and_comes_back_makes_no_news_but_for_the_save_under_w
 
 
 @pytest.mark.parametrize(
+    ("save", "mark"),
+    [
+        ("checkpoint-10/model.safetensors", "checkpoint-10/trainer_state.json"),
+        ("iter_0000010/model.pt", TRACKER),
+        ("global_step10/model.pt", "latest"),
+    ],
+)
+@pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo, lambda path: path.symlink_to("/dev/zero")], ids=["directory", "pipe", "device"])
+def test_a_mark_that_is_no_regular_file_is_none_and_keeps_nobody_waiting(
+    story: Story, save: str, mark: str, make: Callable[[Path], None]
+) -> None:
+    story.write(save)
+    make(story.root / mark)
+
+    told = story.poll() + story.poll()
+
+    assert told == [(STARTED, 10)]
+
+
+def test_a_tracker_of_terabytes_is_read_no_further_than_a_name_may_be(story: Story) -> None:
+    story.write("iter_0000010/model.pt")
+    with (story.root / TRACKER).open("wb") as file:
+        file.truncate(1 << 42)
+
+    told = story.poll()
+
+    assert told == [(STARTED, 10)]
+
+
+@pytest.mark.parametrize(
     ("number", "reason"),
     [
         (errno.EACCES, "permission_denied"),

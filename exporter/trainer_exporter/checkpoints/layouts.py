@@ -7,7 +7,9 @@ Megatron-LM's save_checkpoint, DeepSpeed's engine, Lightning's strategies, torch
 from __future__ import annotations
 
 import json
+import os
 import re
+import stat
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +17,7 @@ from typing import Final
 
 MEGATRON_TRACKER: Final = "latest_checkpointed_iteration.txt"
 MAX_JSON_BYTES: Final = 64 * 2**20  # a trainer_state.json of a long run has tens of MB; beyond this its last byte must do
+MOST_NAME_BYTES: Final = 256  # of a tracker file
 ZIP_HEAD: Final = b"PK\x03\x04"
 ZIP_END: Final = b"PK\x05\x06"  # end-of-central-directory record, 22 bytes: torch.save writes it last
 QUIET_S: Final = 30.0  # a file whose end does not show is complete when it has not changed for so long
@@ -78,11 +81,23 @@ def first_marker(*names: str) -> Callable[[Place], Marker | None]:
     return find
 
 
+def start_of(path: Path, most_bytes: int) -> bytes:
+    """The first bytes of a regular file, none of anything else: a pipe of that name must not keep the watcher waiting. OSError passes."""
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    try:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            return b""
+        with open(fd, "rb", closefd=False) as file:
+            return file.read(most_bytes)
+    finally:
+        os.close(fd)
+
+
 def text_of(path: Path) -> str:
     """The content of a tracker file, "" when it is not there."""
     try:
-        return path.read_bytes()[:256].decode("utf-8", "replace").strip()
-    except (FileNotFoundError, IsADirectoryError):
+        return start_of(path, MOST_NAME_BYTES).decode("utf-8", "replace").strip()
+    except FileNotFoundError:
         return ""
 
 
@@ -165,7 +180,7 @@ def _is_whole_json(path: Path) -> bool:
             file.seek(-8, 2)
             return file.read().rstrip().endswith(b"}")
     try:
-        return isinstance(json.loads(path.read_bytes()), dict)
+        return isinstance(json.loads(start_of(path, MAX_JSON_BYTES)), dict)
     except (ValueError, RecursionError):
         return False
 

@@ -7,7 +7,7 @@ import os
 from typing import Any, Final
 
 from trainer_exporter.sources.trackers.base import Extent
-from trainer_exporter.sources.trackers.tail import key_of
+from trainer_exporter.sources.trackers.tail import key_of, start_of
 
 MOST_BYTES: Final = 64 << 20
 _TRIES: Final = 5  # looks at a document that is not complete, before it counts as broken
@@ -42,11 +42,8 @@ class Document:
         return document
 
     def _parsed(self, path: str) -> Any:
-        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
-        with open(fd, "rb") as file:  # noqa: PTH123 - a descriptor, opened so that a pipe cannot block
-            data = file.read(MOST_BYTES + 1)
         try:
-            return json.loads(data)
+            return json.loads(start_of(path, MOST_BYTES + 1))
         except (ValueError, RecursionError):
             return None
 

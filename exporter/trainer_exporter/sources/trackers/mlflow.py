@@ -15,7 +15,6 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from pathlib import Path
 from typing import Final
 
 from trainer_exporter.model import Record
@@ -23,7 +22,7 @@ from trainer_exporter.numbers import number
 from trainer_exporter.sources.trackers.base import Batch, Extent, Reader, Tracker, stamp_of
 from trainer_exporter.sources.trackers.calls import Calls
 from trainer_exporter.sources.trackers.meaning import MAX_NAME, Interpreter
-from trainer_exporter.sources.trackers.tail import Lines
+from trainer_exporter.sources.trackers.tail import Lines, start_of
 
 _LINE: Final = re.compile(r"(?P<ms>\d{12,14}) (?P<value>[-+.\w]+)(?: (?P<step>-?\d{1,15}))?(?: \S+ \S+)?")
 _META: Final = re.compile(r"^(?P<key>run_name|status|end_time): *'?(?P<value>[^'\n]*)'?$", re.MULTILINE)
@@ -130,8 +129,7 @@ class _Meta:
 def _meta(path: str) -> _Meta | None:
     """What a run's ``meta.yaml`` says; None where there is none. A few plain lines: no need for a YAML reader."""
     try:
-        with Path(path).open(encoding="utf-8", errors="replace") as file:
-            text = file.read(_META_BYTES)
+        text = start_of(path, _META_BYTES).decode("utf-8", "replace")
     except FileNotFoundError:
         return None
     found = {match["key"]: match["value"] for match in _META.finditer(text)}
