@@ -12,8 +12,8 @@ METRIC: Final = 1  # a hint of a format stands in it
 TROUBLE: Final = 2  # a word of an incident stands in it
 
 _DENSE_BYTES: Final = 2048  # between two lines with a hint in them
-# A word that stood here often stands again nearby, where Python's own search is the cheaper one.
-_NEARBY_BYTES: Final = 2048
+# A word that stood here may stand again nearby, line after line: there Python's own search is the cheaper one.
+_NEARBY_BYTES: Final = 1024
 _MARKS: Final = (b"\x1b", b"\0", b"\b", b"]:")  # of colours, of what was typed over, and of another rank's prefix
 _FEWEST: Final = 16  # lines that are worth being looked at as a block
 
@@ -148,15 +148,16 @@ def line_starts(data: bytes, position: int, words: Iterable[bytes]) -> set[int]:
     starts: set[int] = set()
     search = _search(data)
     for word in words:
-        at = search(word, position)
+        at, is_dense = search(word, position), True
         while at >= 0:
             starts.add(data.rfind(b"\n", position, at) + 1 or position)
             end = data.find(b"\n", at)
             if end < 0:
                 break
-            at = data.find(word, end, end + _NEARBY_BYTES)
+            at = data.find(word, end, end + _NEARBY_BYTES) if is_dense else -1
             if at < 0:
                 at = search(word, end)
+                is_dense = at - end < _NEARBY_BYTES
     return starts
 
 

@@ -19,11 +19,12 @@ _ENOUGH: Final = 3  # numbers of a kind that show how it is printed
 FLOAT: Final = r"(?:-?(?:(?:0|[1-9]\d*)\.\d+(?![eE\d])|\d(?:\.\d+)?[eE][-+]\d\d\d?|[iI]nf)|-?[nN]a[nN])"
 # Nearly all numbers that programs print, and none that is_printed refuses or number reads otherwise than float: first those of one digit
 # before the point, which are the most. Inside a larger pattern, of bytes too.
-POINTED: Final = (
-    r"-?(?:[0-9]\.[0-9]{1,16}|[1-9](?:\.[0-9]{1,16})?e-[0-4][0-9]|[1-9][0-9]{1,2}\.[0-9]{1,14}|[1-9][0-9]{3,5}\.[0-9]{1,11}"
-    r"|[1-9][0-9]{6,9}\.[0-9]{1,7}|0\.0?[0-9]{17})"
+_POINTED: Final = (
+    r"[0-9]\.[0-9]{1,16}|[1-9](?:\.[0-9]{1,16})?e-[0-4][0-9]|[1-9][0-9]{1,2}\.[0-9]{1,14}|[1-9][0-9]{3,5}\.[0-9]{1,11}"
+    r"|[1-9][0-9]{6,9}\.[0-9]{1,7}|0\.0?[0-9]{17}"
 )
-PRINTED: Final = rf"(?:{POINTED}|-?(?:0|[1-9][0-9]{{0,15}}))"
+POINTED: Final = rf"-?(?:{_POINTED})"
+PRINTED: Final = rf"-?(?:{_POINTED}|0|[1-9][0-9]{{0,15}})"
 # Python prints a digit before the point and one behind it, and no zero before another digit.
 _PLAIN: Final = re.compile(r"[-+]?(?:0|[1-9]\d*)(?:\.(\d+))?(?:[eE][-+]?\d{1,3})?$")
 
