@@ -1,7 +1,8 @@
 """CPU seconds for a gigabyte of log, beside mtail and grep on the same files: ``python tests/bench/ingest.py [CASE ...]``.
 
 Every program is a process of its own, and what it costs when the file is empty is taken off. Of the exporter the daemon is measured as it
-is started for use, with all it does with what it reads; of mtail one pass with a program of four patterns, of grep one word.
+is started for use, with all it does with what it reads; of mtail one pass with a program of four patterns, and one with a program that
+finds all the fields which the exporter reads; of grep one word.
 """
 
 from __future__ import annotations
@@ -25,6 +26,11 @@ from functools import partial
 from pathlib import Path
 from typing import IO
 
+sys.path[:0] = [str(Path(__file__).parent)]
+
+import mtail_programs  # noqa: E402 - found by the line above
+from mtail_programs import NUMBER, each  # noqa: E402 - idem
+
 CHUNK_LINES = 20_000
 RUNS = 3  # the least of them counts: what a busy machine adds is not the program's
 
@@ -35,6 +41,7 @@ class Case:
 
     lines: Callable[[random.Random], Iterator[str]]
     mtail: str
+    mtail_all: str  # that finds all which the exporter reads
     word: str
     name: str = "train.log"
 
@@ -111,35 +118,37 @@ def _ray(chance: random.Random) -> Iterator[str]:
             yield f"\x1b[36m(WorkerDict pid={chance.randrange(5000, 5008)})\x1b[0m {one}"
 
 
-def _program(*patterns: str) -> str:
-    return "".join(f"gauge figure_{place}\n/{pattern}/ {{\n  figure_{place} = $1\n}}\n" for place, pattern in enumerate(patterns))
-
-
-NUMBER = r"([-+0-9.eE]+)"
 CASES = {
     "megatron": Case(
         _megatron,
-        _program(r"iteration +(\d+)\/", rf"lm loss: {NUMBER}", rf"learning rate: {NUMBER}", rf"grad norm: {NUMBER}"),
+        each(r"iteration +(\d+)\/", rf"lm loss: {NUMBER}", rf"learning rate: {NUMBER}", rf"grad norm: {NUMBER}"),
+        mtail_programs.ALL_OF_MEGATRON,
         "iteration ",
     ),
     "hf_console": Case(
         _hf_console,
-        _program(r"\| (\d+)\/\d+ \[", rf"'loss': '{NUMBER}'", rf"'learning_rate': '{NUMBER}'", rf"'grad_norm': '{NUMBER}'"),
+        each(r"\| (\d+)\/\d+ \[", rf"'loss': '{NUMBER}'", rf"'learning_rate': '{NUMBER}'", rf"'grad_norm': '{NUMBER}'"),
+        mtail_programs.ALL_OF_HF_CONSOLE,
         "'loss'",
     ),
     "jsonl": Case(
         _jsonl,
-        _program(r"\"current_steps\": (\d+)", rf"\"loss\": {NUMBER}", rf"\"lr\": {NUMBER}", rf"\"epoch\": {NUMBER}"),
+        each(r"\"current_steps\": (\d+)", rf"\"loss\": {NUMBER}", rf"\"lr\": {NUMBER}", rf"\"epoch\": {NUMBER}"),
+        mtail_programs.ALL_OF_JSONL,
         "current_steps",
         name="trainer_log.jsonl",
     ),
     "noise": Case(
         _pure_noise,
-        _program(r"iteration +(\d+)\/", rf"lm loss: {NUMBER}", rf"learning rate: {NUMBER}", rf"grad norm: {NUMBER}"),
+        each(r"iteration +(\d+)\/", rf"lm loss: {NUMBER}", rf"learning rate: {NUMBER}", rf"grad norm: {NUMBER}"),
+        mtail_programs.ALL_OF_MEGATRON,
         "iteration ",
     ),
     "ray": Case(
-        _ray, _program(r"step:(\d+) ", rf"actor\/pg_loss:{NUMBER}", rf"actor\/lr:{NUMBER}", rf"actor\/grad_norm:{NUMBER}"), "actor/pg_loss"
+        _ray,
+        each(r"step:(\d+) ", rf"actor\/pg_loss:{NUMBER}", rf"actor\/lr:{NUMBER}", rf"actor\/grad_norm:{NUMBER}"),
+        mtail_programs.ALL_OF_VERL,
+        "actor/pg_loss",
     ),
 }
 
@@ -152,12 +161,18 @@ class Row:
     megabytes: float
     exporter: float
     mtail: Mapping[str, float]  # by program
+    mtail_all: Mapping[str, float]  # idem, where it looks for all fields
     grep: float
 
     @property
     def times_mtail(self) -> float:
         """How many times as much as the fastest mtail a CPU second reads."""
         return min(self.mtail.values()) / self.exporter
+
+    @property
+    def times_mtail_all(self) -> float:
+        """The same, beside mtail that looks for all fields."""
+        return min(self.mtail_all.values()) / self.exporter
 
     @property
     def times_grep(self) -> float:
@@ -248,11 +263,15 @@ def measure(name: str, megabytes: int, folder: Path, *, mtails: Sequence[str] = 
     def less_empty(cost: Callable[[Path], float]) -> float:
         return max(min(cost(full) for _ in range(RUNS)) - min(cost(empty) for _ in range(RUNS)), 1e-4) / gigabytes
 
+    def less_empty_of(rules: str) -> dict[str, float]:
+        return {program: less_empty(partial(mtail, folder=folder, rules=rules, program=program)) for program in mtails}
+
     row = Row(
         name,
         gigabytes * 1000,
         less_empty(lambda path: exporter(path, folder)),
-        {program: less_empty(partial(mtail, folder=folder, rules=case.mtail, program=program)) for program in mtails},
+        less_empty_of(case.mtail),
+        less_empty_of(case.mtail_all),
         less_empty(lambda path: grep(path, case.word)),
     )
     full.unlink()
@@ -275,15 +294,17 @@ def main() -> None:
         parser.error("mtail is missing; on Debian or Ubuntu: sudo apt-get install mtail")
     os.environ["LC_ALL"] = "C"
     if not asked.json:
-        _say(f"{'case':12} {'exporter s/GB':>14} {'mtail s/GB':>11} {'grep s/GB':>10} {'x mtail':>8} {'x grep':>7}")
+        mtails = f"{'mtail s/GB':>11} {'all fields':>11} {'grep s/GB':>10} {'x mtail':>8} {'x all':>6}"
+        _say(f"{'case':12} {'exporter s/GB':>14} {mtails} {'x grep':>7}")
     for name in asked.cases or CASES:
         with tempfile.TemporaryDirectory() as folder:
             row = measure(name, asked.megabytes, Path(folder), mtails=[asked.mtail])
         if asked.json:
-            _say(json.dumps(asdict(row) | {"times_mtail": row.times_mtail, "times_grep": row.times_grep}))
+            times = {"times_mtail": row.times_mtail, "times_mtail_all": row.times_mtail_all, "times_grep": row.times_grep}
+            _say(json.dumps(asdict(row) | times))
         else:
-            costs = f"{row.exporter:14.2f} {min(row.mtail.values()):11.2f} {row.grep:10.3f}"
-            _say(f"{name:12} {costs} {row.times_mtail:8.2f} {row.times_grep:7.1f}")
+            costs = f"{row.exporter:14.2f} {min(row.mtail.values()):11.2f} {min(row.mtail_all.values()):11.2f} {row.grep:10.3f}"
+            _say(f"{name:12} {costs} {row.times_mtail:8.2f} {row.times_mtail_all:6.2f} {row.times_grep:7.1f}")
 
 
 if __name__ == "__main__":
