@@ -54,7 +54,7 @@ fuzz: $(VENV)/.ready ## the long run of hostile input: a million lines, 100 MB w
 	$(BIN)/pytest tests/fuzz/long_run.py
 
 chaos: $(VENV)/.ready programs ## kill, stop, starve and mislead the daemon: disks, clocks, inotify, files that are none; minutes
-	$(BIN)/pytest tests/chaos tests/chaos/long_run.py
+	$(BIN)/pytest tests/chaos/test_chaos.py tests/chaos/long_run.py
 
 soak: $(VENV)/.ready ## half an hour of the real daemon at 50 times the usual load; SOAK_MINUTES for another time
 	$(BIN)/python tests/soak/load.py --minutes $(SOAK_MINUTES)
