@@ -32,6 +32,7 @@ _HEAD_LINES: Final = 16  # of a file, by which a format without hints is recogni
 _HEAD_BYTES: Final = 256  # of each of them
 _FIRST_BYTES: Final = 8192  # that a format is given at once; more each time that it reads them all
 _FIRST_STRIDE: Final = 16  # lines that are read at once where they stand between others
+_LONGEST_STRIDE: Final = 4096  # of them
 _GROWTH: Final = 4
 _MISSES: Final = 3  # in a row, after which the rest of a block is read line by line
 _REMEMBERED: Final = 16  # lines read last, by which a line without a line end is judged
@@ -61,6 +62,7 @@ class Intake:
         self._last_unrecognised = ""
         self._likenesses = Likenesses()
         self._misses = 0  # in a row, of lines that looked alike
+        self._stride = _FIRST_STRIDE
         self._earlier: deque[str] = deque(maxlen=_REMEMBERED)
         self._halves = Halves(self._claims.begins_a_line, max_streams=self._max_streams)
         self._counts: Counter[str] = Counter()
@@ -183,23 +185,23 @@ class Intake:
         """Let the format read at once those of the next lines that are like earlier ones; where the last line begins that was read, and its
         number. Before it was ``number``, which begins at ``counted``.
         """
-        data, stride = found.data, _FIRST_STRIDE
+        data = found.data
         if not self._likenesses.are_known or self._halves.concern(Line("", number)):
             return counted, number
-        while self._misses < _MISSES and (ahead := found.calm(stride)) and (kind := self._likenesses.of(data, ahead[0])) is not None:
+        while self._misses < _MISSES and (ahead := found.calm(self._stride)) and (kind := self._likenesses.of(data, ahead[0])) is not None:
             rows = kind.rows(data, ahead)
             read = ahead[: len(rows)]
             numbers = _numbers(data, counted, number, read)
             lines = kind.alike(rows, numbers)
             if lines is None or not self._claims.claim_alike(kind.stream, lines):
-                self._misses += 1
+                self._misses, self._stride = self._misses + 1, _FIRST_STRIDE
                 break
             counted, number, self._misses = read[-1], numbers[-1], 0
             found.skip(len(read))
             claimed.update(read)
             self._counts["parsed"] += len(read)
             self._earlier.extend(kind.text(data, start) for start in read[-_REMEMBERED:])
-            stride = 2 * stride if read == ahead else _FIRST_STRIDE
+            self._stride = min(2 * self._stride, _LONGEST_STRIDE)
         return counted, number
 
     def _learn_from(self, raw: bytes, number: int, found: Interesting) -> None:
