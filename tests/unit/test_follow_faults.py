@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from trainer_exporter.model import Change, Chunk
 from trainer_exporter.sources.follow import Polled
 from unit.following import Scene
 
@@ -245,3 +246,24 @@ def test_every_piece_that_could_be_read_comes_out_once_and_in_order(tmp_path_fac
     assert scene.follower is not None
     scene.follower.close()
     assert scene.files.open_now == set()
+
+
+def overwrite(path: Path, data: bytes) -> None:
+    with path.open("r+b") as file:
+        file.truncate()
+        file.write(data)
+
+
+def test_a_large_file_that_is_written_anew_while_a_block_is_read_gives_no_bytes_of_both(scene: Scene) -> None:
+    before, after = (b"".join(b"%s %06d\n" % (word, line) for line in range(60_000)) for word in (b"old", b"new"))
+    scene.write(before)
+    scene.follow(present=True, block_bytes=200_000, poll_bytes=200_000)
+    assert scene.follower is not None
+    first = b"".join(item.data for item in scene.follower.poll().items if isinstance(item, Chunk))
+
+    scene.files.after_next_pread = lambda: overwrite(scene.path, after)
+    scene.poll()
+
+    assert before.startswith(first) and len(first) > 190_000
+    assert scene.text() == after
+    assert Change.TRUNCATED in scene.changes

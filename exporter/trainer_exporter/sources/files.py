@@ -17,6 +17,7 @@ from trainer_exporter.sources.pieces import Splitter
 Identity = tuple[int, int]  # st_dev, st_ino
 
 TAIL_BYTES: Final = 256
+_MUCH_BYTES: Final = 1 << 17
 
 _REASONS: Final = {
     errno.EACCES: "permission",
@@ -104,18 +105,28 @@ class Opened:
     def read(self, limit: int) -> bytes:
         """The next bytes, none at the end. Raises RewrittenError, and OSError."""
         assert self.fd is not None
-        before = len(self.tail)
-        data = self._files.pread(self.fd, before + limit, self.position - before)
-        if data[:before] != self.tail and not _fits_late(self.tail, data[:before]):
+        before, fresh = self._read_on(limit)
+        if before != self.tail and not _fits_late(self.tail, before):
             raise RewrittenError
-        if len(data) > before:
-            self.position += len(data) - before
-            self.tail = data[-TAIL_BYTES:]
-        fresh = data[before:]
+        if fresh:
+            self.position += len(fresh)
+            self.tail = (before + fresh[-TAIL_BYTES:])[-TAIL_BYTES:]
         if self.hole and fresh:
             fresh = fresh.lstrip(b"\0")
             self.hole = not fresh
         return fresh
+
+    def _read_on(self, limit: int) -> tuple[bytes, bytes]:
+        """What stands before the place now, and what follows. Of much the first is read last, to see what was rewritten meanwhile: to take
+        them apart would copy it.
+        """
+        assert self.fd is not None
+        known, fd, position = len(self.tail), self.fd, self.position
+        if self.size - position >= _MUCH_BYTES:
+            fresh = self._files.pread(fd, limit, position)
+            return self._files.pread(fd, known, position - known), fresh
+        data = self._files.pread(fd, known + limit, position - known)
+        return data[:known], data[known:]
 
     def holds_place_of(self, other: Opened) -> bool:
         """Whether this file has, where the other one was left, the bytes that stood there."""

@@ -39,11 +39,12 @@ class Splitter:
         """
         if self._dropping:
             data = self._past_dropped(data)
-        if self._held:
-            data = self._held + data
         end = self._end(data, at_end=at_end)
+        if not end:
+            data, self._held = self._held + data, b""
+            end = self._end(data, at_end=at_end)
+        whole = self._bounded(b"".join((self._held, memoryview(data)[:end])))  # copied once: a block is large
         self._held = self._bounded_tail(data[end:])
-        whole = self._bounded(data[:end]) if end else b""
         self.line += whole.count(b"\n")
         return whole
 
