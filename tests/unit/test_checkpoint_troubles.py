@@ -1,4 +1,4 @@
-"""Saves that were there before, that fail, and file systems in trouble."""
+"""Saves that were there before, that fail, and file systems in trouble, told as stories of a real directory."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from trainer_exporter.checkpoints import CheckpointLimits
-from trainer_exporter.checkpoints.tree import beginning
 from unit.saving import FAILED, FINISHED, STARTED, TRACKER, Story, refuse, state
 
 
@@ -349,42 +348,6 @@ def test_the_space_of_the_file_system_is_what_the_system_says(story: Story) -> N
     assert space is not None
     assert space.size_bytes == stats.f_blocks * stats.f_frsize
     assert 0 < space.avail_bytes < space.size_bytes
-
-
-# -- durations from moments
-
-
-@pytest.mark.parametrize(
-    ("times", "options", "start"),
-    [
-        ([(100.0, 100.0), (108.0, 108.0)], {}, 100.0),
-        ([(108.0, 108.0)], {}, None),
-        ([], {}, None),
-        ([(108.0, 108.0)], {"seen": 99.0}, 99.0),
-        ([(5.0, 104.0), (108.0, 108.0)], {}, 104.0),
-        ([(100.0, 9000.0), (108.0, 9000.0)], {}, 100.0),
-        ([(100.0, 100.0), (5000.0, 5000.0), (5008.0, 5008.0)], {"end": 5008.0}, 5000.0),
-        ([(100.0, 100.0), (104.0, 104.0), (108.0, 108.0)], {"after": 100.0}, 104.0),
-        ([(100.0, 100.0), (108.0, 108.0), (120.0, 120.0)], {}, 100.0),
-    ],
-    ids=[
-        "first to last",
-        "a single moment is no interval",
-        "nothing",
-        "the watched start",
-        "a file copied with its old time counts from its copying",
-        "a chmod afterwards moves ctime only",
-        "an earlier attempt in the same directory",
-        "what an earlier save left",
-        "what was added later",
-    ],
-)
-def test_a_save_began(times: list[tuple[float, float]], options: dict[str, float], start: float | None) -> None:
-    options = {"end": 108.0, **options}
-
-    began = beginning(times, options.pop("end"), **options)
-
-    assert began == start
 
 
 def test_nothing_is_listed_again_while_nothing_changes(story: Story, monkeypatch: pytest.MonkeyPatch) -> None:

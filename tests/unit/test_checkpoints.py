@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from trainer_exporter.checkpoints.layouts import layout_of
+from trainer_exporter.checkpoints.tree import beginning
 from unit.saving import FINISHED, STARTED, TRACKER, Story, state, torch_file
 
 
@@ -212,3 +213,39 @@ def test_a_directory_without_any_known_mark_stops_being_a_save_without_being_a_f
 
     assert told == [[], []]
     assert story.watcher.in_progress == ()
+
+
+# -- durations from moments
+
+
+@pytest.mark.parametrize(
+    ("times", "options", "start"),
+    [
+        ([(100.0, 100.0), (108.0, 108.0)], {}, 100.0),
+        ([(108.0, 108.0)], {}, None),
+        ([], {}, None),
+        ([(108.0, 108.0)], {"seen": 99.0}, 99.0),
+        ([(5.0, 104.0), (108.0, 108.0)], {}, 104.0),
+        ([(100.0, 9000.0), (108.0, 9000.0)], {}, 100.0),
+        ([(100.0, 100.0), (5000.0, 5000.0), (5008.0, 5008.0)], {"end": 5008.0}, 5000.0),
+        ([(100.0, 100.0), (104.0, 104.0), (108.0, 108.0)], {"after": 100.0}, 104.0),
+        ([(100.0, 100.0), (108.0, 108.0), (120.0, 120.0)], {}, 100.0),
+    ],
+    ids=[
+        "first to last",
+        "a single moment is no interval",
+        "nothing",
+        "the watched start",
+        "a file copied with its old time counts from its copying",
+        "a chmod afterwards moves ctime only",
+        "an earlier attempt in the same directory",
+        "what an earlier save left",
+        "what was added later",
+    ],
+)
+def test_a_save_began(times: list[tuple[float, float]], options: dict[str, float], start: float | None) -> None:
+    options = {"end": 108.0, **options}
+
+    began = beginning(times, options.pop("end"), **options)
+
+    assert began == start
