@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import Final, NamedTuple
 
 # Why a line is looked at.
@@ -17,7 +18,7 @@ _NEARBY_BYTES: Final = 1024
 _MARKS: Final = (b"\x1b", b"\0", b"\b", b"]:")  # of colours, of what was typed over, and of another rank's prefix
 _FEWEST: Final = 16  # lines that are worth being looked at as a block
 
-Search = Callable[[bytes, int], int]
+Search = Callable[[int], int]  # from a place in a block on: the next place of a word, -1 where there is none
 
 
 class Interesting:
@@ -146,38 +147,38 @@ def end_of_line(data: bytes, position: int) -> int:
 def line_starts(data: bytes, position: int, words: Iterable[bytes]) -> set[int]:
     """Where the lines begin that hold one of the words, from ``position`` (the beginning of a line) on."""
     starts: set[int] = set()
-    search = _search(data)
+    searched, add, find, rfind = _search(data), starts.add, data.find, data.rfind
     for word in words:
-        at, is_dense = search(word, position), True
+        search = searched(word)
+        at, is_dense = search(position), True
         while at >= 0:
-            starts.add(data.rfind(b"\n", position, at) + 1 or position)
-            end = data.find(b"\n", at)
+            add(rfind(b"\n", position, at) + 1 or position)
+            end = find(b"\n", at)
             if end < 0:
                 break
-            at = data.find(word, end, end + _NEARBY_BYTES) if is_dense else -1
+            at = find(word, end, end + _NEARBY_BYTES) if is_dense else -1
             if at < 0:
-                at = search(word, end)
+                at = search(end)
                 is_dense = at - end < _NEARBY_BYTES
     return starts
 
 
-def _search(data: bytes) -> Search:
-    """``data.find``, by the C library's strstr where it can: that compares 16 to 64 bytes at once (glibc on x86-64 and arm64), and took a
-    fourteenth of the time for the words that are looked for here (CPython 3.11, glibc 2.36, AVX-512).
+def _search(data: bytes) -> Callable[[bytes], Search]:
+    """``data.find`` of a word, by the C library's strstr where it can: that compares 16 to 64 bytes at once (glibc on x86-64 and arm64), and
+    took a fourteenth of the time for the words that are looked for here (CPython 3.11, glibc 2.36, AVX-512).
 
     A NUL ends its text; a log with a NUL in it is searched by Python. The NUL behind the last byte is CPython's own.
     """
     if _strstr is None or b"\0" in data:
-        return data.find
+        return lambda word: partial(data.find, word)
     strstr, begin = _strstr, ctypes.cast(ctypes.c_char_p(data), ctypes.c_void_p).value or 0
 
-    def find(word: bytes, position: int) -> int:
+    def search(word: bytes) -> Search:
         if b"\0" in word:  # which is not in this text
-            return -1
-        at = strstr(begin + position, word)
-        return at - begin if at else -1
+            return lambda _: -1
+        return lambda position: (strstr(begin + position, word) or begin - 1) - begin
 
-    return find
+    return search
 
 
 def _c_strstr() -> Callable[[int, bytes], int | None] | None:

@@ -127,18 +127,19 @@ def _likeness(raw: bytes, line: Line, shape: Shape, *, labelled: bool) -> Likene
 
 def _moments(times: Sequence[bytes], zone: str) -> list[float]:
     """As ``moment`` for each of them, NaN for an impossible one: neighbours share their minute."""
-    offset = _seconds(_ANY_MINUTE, "") - _seconds(_ANY_MINUTE, zone)
-    told, minutes = list[float](), dict[bytes, float]()
-    for time in times:
-        minute = time[:_MINUTE]
-        begin = minutes.get(minute)
-        if begin is None:
-            begin = minutes[minute] = _seconds(minute.decode(), "")
-        seconds = begin + int(time[_MINUTE + 1 : _SECOND])
-        if len(time) > _SECOND:
-            seconds += float(b"0." + time[_SECOND + 1 :])
-        told.append(seconds - offset)
-    return told
+    offset, minutes = _seconds(_ANY_MINUTE, "") - _seconds(_ANY_MINUTE, zone), _Minutes()
+    whole = [minutes[time[:_MINUTE]] + int(time[_MINUTE + 1 : _SECOND]) for time in times]
+    if max(map(len, times)) > _SECOND:
+        whole = [seconds + float(b"0." + time[_SECOND + 1 :]) for seconds, time in zip(whole, times, strict=True)]
+    return [seconds - offset for seconds in whole] if zone else whole
+
+
+class _Minutes(dict[bytes, float]):
+    """The moments of minutes, without a zone."""
+
+    def __missing__(self, minute: bytes) -> float:
+        self[minute] = found = _seconds(minute.decode(), "")
+        return found
 
 
 def _seconds(minute: str, zone: str) -> float:

@@ -42,8 +42,9 @@ _FIELDS: Final[dict[str, tuple[str, float]]] = {
     " number of skipped iterations": ("skipped_steps", 1.0),
     " number of nan iterations": ("nonfinite_steps", 1.0),
 }
-# Of an ordinary line: float() reads it, and nothing there is less than 0 but the loss scale of DeepSpeed's forks, which is none.
-_NUMBER: Final = r"(?:[1-9]\.[0-9]{1,9}E(?:\+[0-9]{2}|-[0-4][0-9])|[0-9]{1,15}(?:\.[0-9]{1,9})?|0\.0{1,9}E\+00)"
+# Of ordinary lines: float() reads them, and nothing there is less than 0 but the loss scale of DeepSpeed's forks, which is none.
+_SCIENTIFIC: Final = r"(?:[1-9]\.[0-9]{1,9}E(?:-[0-4][0-9]|\+[0-9]{2})|0\.0{1,9}E\+00)"
+_PLAIN: Final = r"[0-9]{1,15}(?:\.[0-9]{1,9})?"
 _NEVER_ZERO: Final = ("loss", "step_duration_seconds", "global_batch_size")  # in ordinary lines: else it is no value
 _PLACE: Final = r" *iteration +([0-9]{1,15})/ *([0-9]{1,15}) \|"
 _GLUED: Final = re.compile(r" iteration +(?P<step>\d{1,15})/ *(?P<total>\d{1,15}) \|")
@@ -133,9 +134,12 @@ class Megatron:
         pattern, keys = _PLACE, list[str]()
         for piece in pieces:
             printed, _, value = piece.rpartition(": ")
-            if re.fullmatch(_NUMBER, value.strip()) is None:
+            bare = value.strip()
+            number = _SCIENTIFIC if "E" in bare else _PLAIN  # what a program prints of a field has one form
+            if re.fullmatch(number, bare) is None:
                 return None
-            pattern += rf"{re.escape(printed)}: +{f'({_NUMBER})' if printed in _FIELDS else _NUMBER} *\|"
+            behind = value[len(value.rstrip()) :]
+            pattern += rf"{re.escape(printed)}: +{f'({number})' if printed in _FIELDS else number}{behind}\|"
             keys += [printed] if printed in _FIELDS else []
         names = [_FIELDS[key][0] for key in keys]
         is_ordinary = "loss" in names and "tokens_per_second" not in names and len({*names}) == len(names)
