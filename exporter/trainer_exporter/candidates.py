@@ -164,8 +164,8 @@ def line_starts(data: bytes, position: int, words: Iterable[bytes]) -> set[int]:
 
 
 def _search(data: bytes) -> Callable[[bytes], Search]:
-    """``data.find`` of a word, by the C library's strstr where it can: that compares 16 to 64 bytes at once (glibc on x86-64 and arm64), and
-    took a fourteenth of the time for the words that are looked for here (CPython 3.11, glibc 2.36, AVX-512).
+    """``data.find`` of a word, by the C library's strstr where it can: that compares 16 to 64 bytes at once (glibc on x86-64 and arm64)
+    and took a fourteenth of the time for the words that are looked for here (CPython 3.11, glibc 2.36, AVX-512).
 
     A NUL ends its text; a log with a NUL in it is searched by Python. The NUL behind the last byte is CPython's own.
     """
