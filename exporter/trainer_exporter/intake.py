@@ -33,6 +33,7 @@ _HEAD_BYTES: Final = 256  # of each of them
 _FIRST_BYTES: Final = 8192  # that a format is given at once; more each time that it reads them all
 _FIRST_STRIDE: Final = 16  # lines that are read at once where they stand between others
 _LONGEST_STRIDE: Final = 4096  # of them
+_MOST_BYTES: Final = 1 << 18  # more would not stay in a processor's own cache
 _GROWTH: Final = 4
 _MISSES: Final = 3  # in a row, after which the rest of a block is read line by line
 _REMEMBERED: Final = 16  # lines read last, by which a line without a line end is judged
@@ -64,6 +65,7 @@ class Intake:
         self._misses = 0  # in a row, of lines that looked alike
         self._stride = _FIRST_STRIDE
         self._earlier: deque[str] = deque(maxlen=_REMEMBERED)
+        self._reach = _FIRST_BYTES
         self._halves = Halves(self._claims.begins_a_line, max_streams=self._max_streams)
         self._counts: Counter[str] = Counter()
 
@@ -160,9 +162,9 @@ class Intake:
         block = plain_lines(data, position, most=self._max_line_bytes, trouble=_WORDS)
         if block is None or self._labelled or self._halves.concern(Line("", number)):
             return position, number
-        at, size, misses = position, _FIRST_BYTES, 0
+        at, misses = position, 0
         while at < block.end and misses < _MISSES:
-            end = block.reach(at, size)
+            end = block.reach(at, self._reach)
             read = self._claims.claim_block(data[at:end].decode("utf-8", "replace"), number) if end > at else 0
             if read:
                 is_whole = read == data.count(b"\n", at, end)
@@ -171,9 +173,9 @@ class Intake:
                 self._note_read(data[at:end], read)
                 at, number = end, number + read
                 if is_whole:
-                    size *= _GROWTH
+                    self._reach = min(self._reach * _GROWTH, _MOST_BYTES)
                     continue
-            size, misses = _FIRST_BYTES, 0 if read else misses + 1
+            self._reach, misses = _FIRST_BYTES, 0 if read else misses + 1
             end = end_of_line(data, at)
             self._look_for_labels(data, at)
             if self._read_line(data[at:end], number, self._kinds(data[at:end])):

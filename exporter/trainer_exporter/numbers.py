@@ -27,6 +27,7 @@ _SUFFIXES: Final = {"k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "B": 1e9, "T": 1e12}
 _MAX_DIGITS: Final = 18  # Python refuses to read thousands of them, and nothing counts so far
 _DAYS: Final = re.compile(r"(\d{1,6}) days?, *")
 _colons: Final = methodcaller("count", ":")
+_MAX_EXACT: Final = 15  # characters of a duration, whose seconds are exact in a float whatever is added first
 _MAX_PART: Final = 24  # characters of the hours, minutes or seconds of a duration
 
 
@@ -38,6 +39,19 @@ def number(text: str) -> float | None:
         return float(text)
     except ValueError:
         return _decorated(text)
+
+
+def numbers(texts: Sequence[str]) -> list[float | None]:
+    """As ``number`` for each of them."""
+    if not texts or texts.count(texts[0]) == len(texts):
+        return [number(text) for text in texts[:1]] * len(texts)
+    joined = "".join(texts)
+    if not ("_" in joined or "e" in joined or "E" in joined):
+        try:
+            return list(map(float, texts))
+        except ValueError:
+            pass
+    return [number(text) for text in texts]
 
 
 def integer(text: str) -> int | None:
@@ -61,12 +75,14 @@ def durations(texts: Sequence[str]) -> list[float | None]:
     if not texts or texts.count(texts[0]) == len(texts):
         return [duration(text) for text in texts[:1]] * len(texts)
     joined = ":".join(texts)
-    are_plain = joined.replace(":", "").isdecimal() and {*map(_colons, texts)} == {2} and max(map(len, texts)) <= _MAX_DIGITS
-    parts = joined.split(":")
-    if not are_plain or "" in parts:
+    parts, colons = joined.split(":"), {*map(_colons, texts)}
+    are_plain = colons in ({1}, {2}) and joined.replace(":", "").isdecimal() and "" not in parts
+    if not are_plain or max(map(len, texts)) > _MAX_EXACT:
         return [duration(text) for text in texts]
-    hours, minutes, seconds = (map(int, parts[begin::3]) for begin in range(3))
-    return [float(hour * 3600 + minute * 60 + second) for hour, minute, second in zip(hours, minutes, seconds, strict=True)]
+    whole = list(map(int, parts))
+    if colons == {1}:
+        return [float(minute * 60 + second) for minute, second in zip(whole[::2], whole[1::2], strict=True)]
+    return [float(hour * 3600 + minute * 60 + second) for hour, minute, second in zip(whole[::3], whole[1::3], whole[2::3], strict=True)]
 
 
 def _odd_duration(text: str) -> float | None:

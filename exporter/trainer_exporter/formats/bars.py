@@ -10,7 +10,7 @@ from trainer_exporter.numbers import duration
 
 SIGN: Final = b"%|"
 # The drawing itself, in blocks, #, or what an encoding has made of blocks. Text in it is another process's.
-DRAWING: Final = r"\|[^|A-Za-z<>\[\]=,/]*\|"
+DRAWING: Final = r"\|[^|A-Za-z<>\[\]=,/\r\n]*\|"
 TIME: Final = r"\d+(?::\d\d){1,2}"
 RATE: Final = r"(?:\d+(?:\.\d+)?[kMGT]?|\?)"
 _BAR: Final = re.compile(

@@ -59,6 +59,16 @@ def pairs(text: str) -> dict[str, str]:
     return read if len(read) == len(found) else {}
 
 
+def is_half(text: str) -> bool:
+    """Whether a number stands in printed dictionaries that Python does not print so."""
+    return _HALF.search(text) is not None
+
+
+def field_of(key: str) -> str | None:
+    """The canonical field that a key of a training dictionary tells."""
+    return _FIELDS.get(key)
+
+
 def has_own_step(text: str) -> bool:
     """Whether a printed dictionary, or a JSON line, is of those that say their step."""
     return _OWN_STEP.search(text) is not None

@@ -9,6 +9,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
+from operator import itemgetter
+from typing import Final
+
+_HALF_A_HUNDREDTH: Final = 0.005
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,9 +27,7 @@ class EpochMark:
     @property
     def error(self) -> float:
         """By how much rounding may have moved it."""
-        if not self.is_significant:
-            return 0.005
-        return 0.5 * 10.0 ** (math.floor(math.log10(self.value)) - 3) if self.value > 0 else 0.0
+        return _rounding(self.value) if self.is_significant else _HALF_A_HUNDREDTH
 
 
 class StepsFromEpochs:
@@ -75,6 +78,23 @@ class StepsFromEpochs:
             error = step / epoch.value * (epoch.error / epoch.value)
             if self._learned is None or error < self._learned[1]:
                 self._learned = (step / epoch.value, error)
+
+    def observe_all(self, steps: Sequence[int], epochs: Sequence[float], *, is_significant: bool) -> None:
+        """As ``observe`` for each of them, where there are any: records whose steps rise, and their epochs as printed."""
+        known = steps if self._observed is None else [self._observed, *steps]
+        intervals = (step - before for step, before in pairwise(reversed(known)) if step > before and step % (step - before) == 0)
+        self._interval = next(intervals, self._interval)
+        self._last = self._observed = steps[-1]
+        self._last_epoch = epochs[-1]
+        errors = [
+            (step / epoch * ((_rounding(epoch) if is_significant else _HALF_A_HUNDREDTH) / epoch), step / epoch)
+            for step, epoch in zip(steps, epochs, strict=True)
+            if epoch > 0 and step > 0
+        ]
+        if errors:
+            error, per_epoch = min(errors, key=itemgetter(0))
+            if self._learned is None or error < self._learned[1]:
+                self._learned = (per_epoch, error)
 
     def bracket(self, epochs: Sequence[EpochMark], reached: int) -> None:
         """Records in a row that a buffer gave out when the trainer had just passed ``reached`` steps.
@@ -140,3 +160,8 @@ class StepsFromEpochs:
             if self._examples and self._batch and abs(steps - self._examples / self._batch) <= 1.0:
                 return steps, 0.0
         return self._learned
+
+
+def _rounding(epoch: float) -> float:
+    """By how much four significant digits may have moved it."""
+    return 0.5 * 10.0 ** (math.floor(math.log10(epoch)) - 3) if epoch > 0 else 0.0

@@ -21,12 +21,14 @@ from typing import Final
 
 from trainer_exporter.formats.announcements import RUNNING, TRAINING, UNSLOTH, Announcements, is_unsloth
 from trainer_exporter.formats.bars import SAVE, SIGN, Bar, bar, news, overtaken
-from trainer_exporter.formats.base import LOSS, NOTHING, Format, Reading
+from trainer_exporter.formats.base import LOSS, NOTHING, BlockReading, Format, Reading
 from trainer_exporter.formats.dicts import evaluation, has_own_step, hidden_nonfinite, pairs, results, training_fields
+from trainer_exporter.formats.drawn import Drawn, Shapes
 from trainer_exporter.formats.epochs import EpochMark, StepsFromEpochs
-from trainer_exporter.model import Line, Malformed, Phase, Record
+from trainer_exporter.model import EMPTY, Line, Malformed, Phase, Record, Table
 from trainer_exporter.numbers import NUMBER, number
 
+_PATIENCE: Final = 16  # lines that are read alone where they do not go on as the first of them
 _TRAINING_KEYS: Final = ("loss", "learning_rate", "loss/policy_avg")
 _OPENINGS: Final = ("{'loss': ", "{'eval_", "{'train_runtime': ", "{'grad_norm': ", "{'learning_rate': ", "{'eps': ")
 _STEP_LINE: Final = re.compile(  # a logger writes it behind the bar, on the same line
@@ -58,6 +60,7 @@ class HfTrainer:
         self._pending: tuple[Line, Bar, Phase | None] | None = None  # of redraws on one line only the last is news
         self._total: int | None = None
         self._other_bar: Bar | None = None  # the last one not known to be the training's
+        self._shapes = Shapes()
         self._has_lines = False  # of this training: a loss has been printed
         self._has_closed = False
         self._told: EpochMark | None = None  # of a line that was given out before the bar behind it came
@@ -86,23 +89,55 @@ class HfTrainer:
             return None if said is None and not out else [*out, *(said or ())]
         return self._announced(line, text)
 
-    def parse_block(self, text: str, first: int) -> tuple[int, Reading]:
+    def parse_block(self, text: str, first: int) -> tuple[int, BlockReading]:
         """Lines on which the training's bar was redrawn until a dictionary was printed: of the bars the first and the last are read."""
-        out: list[Record | Malformed] = []
-        texts = text.split("\n")[:-1]
-        for at, shown in enumerate(texts):
-            drawn = overtaken(shown, self._total) if self._phase is Phase.TRAINING and self._is_at_work and not self.wants_all else None
-            found = {} if drawn is None or not drawn.rest.startswith(_OPENINGS[0]) or has_own_step(drawn.rest) else pairs(drawn.rest)
-            if drawn is None or number(found.get("loss", "")) is None or (self._step is not None and drawn.last.done <= self._step):
-                return at, out
-            line = Line(drawn.rest, first + at)
-            out += self._drawn(line, drawn.first)
-            if self._step is not None and drawn.last.done <= self._step:  # what was held is ahead of the last bar: one between may be told
-                for redraw in drawn.between:
-                    out += self._read_bar(line, redraw.rstrip())
-            out += self._drawn(line, drawn.last)
-            out += self._read_pairs(line, drawn.rest, found) or ()
-        return len(texts), out
+        out: list[Record | Malformed | Table] = []
+        begin, count, patience = 0, 0, 0
+        while begin < len(text):
+            drawn = self._shapes.drawn(text, begin, self._total) if self._total and not patience else None
+            patience = (patience or _PATIENCE) - 1
+            end = text.index("\n", begin)
+            said = self._overtaken(text[begin:end], first + count)
+            if said is None:
+                break
+            out += said
+            begin, count = end + 1, count + 1
+            if drawn is not None and self._goes_on_with(drawn):
+                out.append(drawn.table(first + count - 1))
+                count += len(drawn.first) - 1
+                begin, patience = drawn.end, 0
+                self._pass_over(drawn, first + count - 1)
+        return count, out
+
+    def _overtaken(self, text: str, place: int) -> list[Record | Malformed] | None:
+        """What one of these lines says; None, and nothing is changed, where it is better read piece by piece."""
+        drawn = overtaken(text, self._total) if self._phase is Phase.TRAINING and self._is_at_work and not self.wants_all else None
+        found = {} if drawn is None or not drawn.rest.startswith(_OPENINGS[0]) or has_own_step(drawn.rest) else pairs(drawn.rest)
+        if drawn is None or number(found.get("loss", "")) is None or (self._step is not None and drawn.last.done <= self._step):
+            return None
+        line = Line(drawn.rest, place)
+        out = self._drawn(line, drawn.first)
+        if self._step is not None and drawn.last.done <= self._step:  # what was held is ahead of the last bar: one between may be told
+            for redraw in drawn.between:
+                out += self._read_bar(line, redraw.rstrip())
+        out += self._drawn(line, drawn.last)
+        out += self._read_pairs(line, drawn.rest, found) or ()
+        return out
+
+    def _goes_on_with(self, drawn: Drawn) -> bool:
+        """Whether all that waits after the first of these lines is that line's own."""
+        held, pending = self._held, self._pending
+        is_waiting = len(held) == 1 and held[0].is_training and held[0].epoch is not None and not held[0].metrics and held[0].phase is None
+        is_behind = pending is not None and pending[2] is None and pending[1].done == drawn.last[0]
+        return is_waiting and is_behind and self._step == drawn.first[0] and not self._is_buffered
+
+    def _pass_over(self, drawn: Drawn, place: int) -> None:
+        """Be as after the last of these lines, which has this number; what they say is told already."""
+        line = Line(drawn.rest, place)
+        self._epochs.observe_all(drawn.first[1:], drawn.fields["epoch"][:-1], is_significant=drawn.is_significant)
+        self._bar, self._step, self._held = drawn.bar, drawn.first[-1], []
+        self._pending = line, drawn.bar, None
+        self._read_pairs(line, drawn.rest, pairs(drawn.rest))
 
     @property
     def _is_at_work(self) -> bool:
@@ -298,7 +333,7 @@ def _record(held: _Held, step: int | None, *, is_exact: bool, total: int | None,
     return Record(
         held.line.number,
         {**progress, **held.fields},
-        held.metrics,
+        held.metrics or EMPTY,
         stamp=held.line.stamp,
         phase=held.phase,
         hidden_nonfinite=hidden_nonfinite(held.fields),
