@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainer_exporter.model import Stamp
-from trainer_exporter.numbers import duration, integer, moment, number
+from trainer_exporter.numbers import duration, durations, integer, moment, number, numbers
 
 
 @pytest.mark.parametrize(
@@ -89,6 +89,35 @@ def test_a_row_of_thousands_of_digits_is_no_whole_number() -> None:
 )
 def test_a_duration_is_seconds(text: str, seconds: float | None) -> None:
     assert duration(text) == seconds
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [
+        [],
+        ["1:02", "12:13"],
+        ["0:00:10", "2500:00:00"],
+        ["1:02", "0:00:10"],
+        ["1:2:3.5", "0:00:10"],
+        ["1::2", "0:00:10"],
+        ["1:02:03:04", "1:02"],
+        ["999999999999999999:00", "1:02"],
+        ["1 day, 2:03:04", "?"],
+        ["?", "?"],
+    ],
+    ids=lambda texts: ";".join(texts) or "none",
+)
+def test_many_durations_are_those_of_each(texts: list[str]) -> None:
+    assert durations(texts) == [duration(text) for text in texts]
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [[], ["1.5", "2"], ["1e-05", "1875e-05"], ["1_0", "2"], ["None", "2"], ["12.3K", "2"], ["inf", "-1"], ["x", "x"]],
+    ids=lambda texts: ";".join(texts) or "none",
+)
+def test_many_numbers_are_those_of_each(texts: list[str]) -> None:
+    assert numbers(texts) == [number(text) for text in texts]
 
 
 @pytest.mark.parametrize(
