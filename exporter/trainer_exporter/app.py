@@ -33,7 +33,8 @@ from trainer_exporter.metrics.family import Sample
 from trainer_exporter.metrics.gate import Gate
 from trainer_exporter.metrics.page import Page, SampleSource
 from trainer_exporter.metrics.server import Handler, Response, Server
-from trainer_exporter.model import Evidence, FileStatus, GpuSnapshot, NodeStatus, RunProcesses
+from trainer_exporter.model import Evidence, FileStatus, NodeStatus, RunProcesses
+from trainer_exporter.model_gpu import GpuSnapshot
 from trainer_exporter.runs.state import StateSettings
 from trainer_exporter.runs.store import Store, StoreSettings
 from trainer_exporter.saves import SaveWatch

@@ -18,7 +18,7 @@ from trainer_exporter.config import Config
 from trainer_exporter.config_model import ModelConfig
 from trainer_exporter.feeds import Assignment
 from trainer_exporter.health import Health
-from trainer_exporter.model import GpuAllocation, GpuOwner, GpuSnapshot
+from trainer_exporter.model_gpu import GpuAllocation, GpuOwner, GpuSnapshot
 from trainer_exporter.names import sanitise
 from trainer_exporter.remembered import Remembered, is_away
 from trainer_exporter.runs.store import Store

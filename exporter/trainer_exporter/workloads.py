@@ -13,7 +13,8 @@ from trainer_exporter.clock import Clock
 from trainer_exporter.config_model import ModelConfig
 from trainer_exporter.gpu.specs import peak_tflops
 from trainer_exporter.health import Health
-from trainer_exporter.model import GpuOwner, GpuSnapshot, ModelShape, RunSnapshot, Workload
+from trainer_exporter.model import ModelShape, RunSnapshot, Workload
+from trainer_exporter.model_gpu import GpuOwner, GpuSnapshot
 from trainer_exporter.models import Model, ModelFiles
 from trainer_exporter.runs.store import Store
 

@@ -15,7 +15,8 @@ from trainer_exporter import incidents
 from trainer_exporter.config import LimitsConfig, RunsConfig
 from trainer_exporter.gpu.card import LINK_TOTALS, THROTTLE_REASONS
 from trainer_exporter.metrics import gpus, runs
-from trainer_exporter.model import GpuIdentity, GpuMemory, GpuReading, GpuSnapshot, Histogram
+from trainer_exporter.model import Histogram
+from trainer_exporter.model_gpu import GpuIdentity, GpuMemory, GpuReading, GpuSnapshot
 from trainer_exporter.runs.attempt import MAX_EVAL_METRICS, WINDOWED
 from trainer_exporter.runs.saving import DURATION_BOUNDS
 from trainer_exporter.runs.series import WINDOWS

@@ -11,7 +11,7 @@ import fake
 from trainer_exporter.clock import SystemClock
 from trainer_exporter.gpu.poller import KernelPlaces, Patience, Poller, launcher
 from trainer_exporter.health import Health
-from trainer_exporter.model import GpuReading, GpuSnapshot
+from trainer_exporter.model_gpu import GpuReading, GpuSnapshot
 
 INTERVAL_S = 0.2
 DEADLINE_S = 1.0

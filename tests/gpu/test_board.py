@@ -7,7 +7,7 @@ import pytest
 from trainer_exporter.clock import ManualClock
 from trainer_exporter.gpu.board import Board
 from trainer_exporter.gpu.kernel import KernelXid
-from trainer_exporter.model import GpuReading, GpuSnapshot
+from trainer_exporter.model_gpu import GpuReading, GpuSnapshot
 
 CARDS = [
     {"uuid": f"GPU-{name}", "index": index, "name": "card", "pci_bus_id": f"00000000:{index:02x}:00.0"} for index, name in enumerate("abc")

@@ -15,7 +15,7 @@ from gpu_node import Node
 from trainer_exporter.attribution import Attribution, Processes
 from trainer_exporter.clock import SystemClock
 from trainer_exporter.metrics import gpus
-from trainer_exporter.model import GpuSnapshot
+from trainer_exporter.model_gpu import GpuSnapshot
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from gpu_node import INTERVAL_S, Node, reading_of, until
 from trainer_exporter.clock import SystemClock
 from trainer_exporter.gpu.poller import Patience, Poller, Process, launcher
 from trainer_exporter.health import Health
-from trainer_exporter.model import GpuMemory, GpuProcess, GpuSnapshot
+from trainer_exporter.model_gpu import GpuMemory, GpuProcess, GpuSnapshot
 
 
 def failed(snapshot: GpuSnapshot) -> set[str]:

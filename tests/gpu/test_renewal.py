@@ -13,7 +13,7 @@ import fake
 from gpu_node import Node, reading_by_uuid, reading_of, until
 from trainer_exporter.clock import SystemClock
 from trainer_exporter.metrics import gpus
-from trainer_exporter.model import GpuSnapshot
+from trainer_exporter.model_gpu import GpuSnapshot
 
 
 def has_new_child(node: Node, old: int) -> bool:

@@ -12,7 +12,7 @@ import fake
 from gpu_node import Node
 from scenario import ALL, Scenario, Series
 from trainer_exporter.metrics import gpus
-from trainer_exporter.model import GpuSnapshot
+from trainer_exporter.model_gpu import GpuSnapshot
 
 # What is said of a card whether or not it can be read, and of the node.
 STATE = {family.name for family in (gpus.DEVICES, gpus.EXPECTED, gpus.SUCCESS, gpus.COLLECTED, gpus.LOST, gpus.INFO, gpus.XIDS)}

@@ -10,18 +10,8 @@ import re
 from html.parser import HTMLParser
 
 from trainer_exporter.metrics import status
-from trainer_exporter.model import (
-    FileStatus,
-    GpuIdentity,
-    GpuMemory,
-    GpuOwner,
-    GpuReading,
-    GpuSnapshot,
-    NodeStatus,
-    Phase,
-    Record,
-    RunSnapshot,
-)
+from trainer_exporter.model import FileStatus, NodeStatus, Phase, Record, RunSnapshot
+from trainer_exporter.model_gpu import GpuIdentity, GpuMemory, GpuOwner, GpuReading, GpuSnapshot
 from trainer_exporter.runs.state import RunState, StateSettings
 from trainer_exporter.runs.timeline import Moment
 

@@ -199,6 +199,18 @@ def test_a_line_among_others_that_is_worn_otherwise_is_read_as_it_is_alone(name:
     same("".join(f"{line}\n" for line in lines).encode())
 
 
+@pytest.mark.parametrize("most", [1 << 20, 9001])
+@pytest.mark.parametrize("name", ["megatron", "verl"])
+def test_two_kinds_of_lines_by_turns_are_told_apart(name: str, most: int) -> None:
+    lines = [line_of(name, step, USUAL[name]) for step in range(1, 401)]
+    for at in range(0, 400, 3):
+        lines[at] = (
+            f"[default7]:{lines[at]}" if at % 2 else lines[at].replace(" - actor/grad_norm:1.5", "").replace(" loss scale: 1.0 |", "")
+        )
+
+    same("".join(f"{line}\n" for line in lines).encode(), most=most)
+
+
 @st.composite
 def logs(draw: st.DrawFn) -> bytes:
     """Lines of a training, most of which are alike, with noise between them."""

@@ -18,7 +18,7 @@ from trainer_exporter.config import AttributionConfig, Config, GpuConfig
 from trainer_exporter.errors import TrainerExporterError
 from trainer_exporter.health import Health
 from trainer_exporter.metrics import allocations as metrics
-from trainer_exporter.model import GpuAllocation, GpuIdentity, GpuMemory, GpuOwner, GpuProcess, GpuReading, GpuSnapshot
+from trainer_exporter.model_gpu import GpuAllocation, GpuIdentity, GpuMemory, GpuOwner, GpuProcess, GpuReading, GpuSnapshot
 
 IDLE = GpuMemory(80 << 30, 3 << 20, 500 << 20)
 BUSY = GpuMemory(80 << 30, 60 << 30, 500 << 20)

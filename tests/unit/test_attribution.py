@@ -11,7 +11,7 @@ import pytest
 from trainer_exporter.attribution import Attribution, Processes, ProcessFacts, attribute, run_name
 from trainer_exporter.attribution.naming import pod_owner
 from trainer_exporter.clock import ManualClock
-from trainer_exporter.model import GpuIdentity, GpuProcess, GpuReading, GpuSnapshot
+from trainer_exporter.model_gpu import GpuIdentity, GpuProcess, GpuReading, GpuSnapshot
 
 POD_UID = "0f2c7a1e-5b6d-4c3a-9e8f-112233445566"
 CONTAINER = "ab" * 32

@@ -18,7 +18,7 @@ sys.path[:0] = [str(Path(__file__).parents[1])]  # when it is not pytest that st
 from host import Host  # noqa: E402 - found by the line above
 from trainer_exporter.attribution import Attribution, Processes  # noqa: E402 - idem
 from trainer_exporter.clock import ManualClock  # noqa: E402 - idem
-from trainer_exporter.model import GpuAllocation, GpuIdentity, GpuOwner, GpuProcess, GpuReading, GpuSnapshot  # noqa: E402 - idem
+from trainer_exporter.model_gpu import GpuAllocation, GpuIdentity, GpuOwner, GpuProcess, GpuReading, GpuSnapshot  # noqa: E402 - idem
 
 UID = "0f2c7a1e-5b6d-4c3a-9e8f-112233445566"
 UNDERSCORED = UID.replace("-", "_")

@@ -13,7 +13,8 @@ import pytest
 from host import WRITE, Host
 from trainer_exporter.attribution import Logs, Processes, Wanted, Watched
 from trainer_exporter.health import Health
-from trainer_exporter.model import Checkpoint, CheckpointEvent, GpuIdentity, GpuProcess, GpuReading, GpuSnapshot, Record
+from trainer_exporter.model import Checkpoint, CheckpointEvent, Record
+from trainer_exporter.model_gpu import GpuIdentity, GpuProcess, GpuReading, GpuSnapshot
 from trainer_exporter.models import ModelFiles
 from trainer_exporter.runs.saving import Saves
 from trainer_exporter.runs.series import Streaks

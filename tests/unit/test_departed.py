@@ -10,7 +10,8 @@ import pytest
 from host import WRITE, Host
 from trainer_exporter.config import Config, SourceConfig
 from trainer_exporter.health import Health
-from trainer_exporter.model import GpuSnapshot, Phase, Record
+from trainer_exporter.model import Phase, Record
+from trainer_exporter.model_gpu import GpuSnapshot
 from trainer_exporter.remembered import REMEMBERED_S
 from trainer_exporter.runs.store import Store, StoreSettings
 from trainer_exporter.runs.timeline import Moment

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from trainer_exporter.metrics import gpus
 from trainer_exporter.metrics.family import Sample
-from trainer_exporter.model import GpuIdentity, GpuMemory, GpuOwner, GpuReading, GpuSnapshot, XidCount
+from trainer_exporter.model_gpu import GpuIdentity, GpuMemory, GpuOwner, GpuReading, GpuSnapshot, XidCount
 
 NOW = 1_700_000_000.0
 CARD = GpuIdentity("GPU-a", 3, "NVIDIA H200", serial="42", pci_bus_id="00000000:18:00.0", driver_version="570.86.10")

@@ -12,7 +12,7 @@ from trainer_exporter.attribution import Log, Logs, Processes, ProcessFacts, Wan
 from trainer_exporter.attribution.places import Places
 from trainer_exporter.attribution.proc import Proc
 from trainer_exporter.health import Health
-from trainer_exporter.model import GpuIdentity, GpuProcess, GpuReading, GpuSnapshot
+from trainer_exporter.model_gpu import GpuIdentity, GpuProcess, GpuReading, GpuSnapshot
 
 POD_UID = "3b9d2c40-77aa-4f10-8c1e-5566778899aa"
 CONTAINER = "5e" * 32

@@ -10,7 +10,7 @@ from host import WRITE, Host
 from trainer_exporter.config import Config, ProcessesConfig, SourceConfig
 from trainer_exporter.feeds import Assignment
 from trainer_exporter.health import Health
-from trainer_exporter.model import GpuIdentity, GpuProcess, GpuReading, GpuSnapshot
+from trainer_exporter.model_gpu import GpuIdentity, GpuProcess, GpuReading, GpuSnapshot
 from trainer_exporter.runs.store import Store, StoreSettings
 from trainer_exporter.scout import Scout
 

@@ -11,7 +11,8 @@ import pytest
 from trainer_exporter.clock import Clock, SystemClock
 from trainer_exporter.config_model import ModelConfig
 from trainer_exporter.health import Health
-from trainer_exporter.model import GpuIdentity, GpuOwner, GpuReading, GpuSnapshot, ModelShape, Record
+from trainer_exporter.model import ModelShape, Record
+from trainer_exporter.model_gpu import GpuIdentity, GpuOwner, GpuReading, GpuSnapshot
 from trainer_exporter.runs.store import Store, StoreSettings
 from trainer_exporter.runs.timeline import Moment
 from trainer_exporter.workloads import Known, Workloads, job_size, shape

@@ -13,7 +13,7 @@ from typing import Final
 from trainer_exporter.attribution.job_mapping import JobMapping
 from trainer_exporter.attribution.kubelet import Answer, Kubelet
 from trainer_exporter.clock import Clock
-from trainer_exporter.model import GpuAllocation, GpuIdentity, GpuOwner, GpuSnapshot
+from trainer_exporter.model_gpu import GpuAllocation, GpuIdentity, GpuOwner, GpuSnapshot
 from trainer_exporter.names import sanitise
 
 KEPT_S: Final = 3600.0  # design decision 14

@@ -11,7 +11,8 @@ from trainer_exporter.attribution.allocations import completed
 from trainer_exporter.attribution.naming import run_name
 from trainer_exporter.attribution.processes import Processes, ProcessFacts
 from trainer_exporter.clock import Clock
-from trainer_exporter.model import NO_FACTS, GpuAllocation, GpuOwner, GpuReading, GpuSnapshot
+from trainer_exporter.model import NO_FACTS
+from trainer_exporter.model_gpu import GpuAllocation, GpuOwner, GpuReading, GpuSnapshot
 
 NO_WRITERS: Final[Mapping[int, str]] = MappingProxyType({})
 MEMORY_S: Final = 3600.0  # design decision 14

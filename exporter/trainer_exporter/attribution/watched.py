@@ -16,7 +16,7 @@ from trainer_exporter.attribution.logs import Log, Logs
 from trainer_exporter.attribution.processes import Processes, ProcessFacts
 from trainer_exporter.clock import Clock
 from trainer_exporter.health import Health
-from trainer_exporter.model import GpuSnapshot
+from trainer_exporter.model_gpu import GpuSnapshot
 
 MOST_PROCESSES: Final = 1024
 MOST_LOGS: Final = 2048  # remembered; a process could write to another file each second

@@ -14,7 +14,7 @@ from typing import Any, Final
 from trainer_exporter.clock import Clock
 from trainer_exporter.gpu.kernel import KernelXid, bus_id
 from trainer_exporter.gpu.xids import OFF_THE_BUS, Xids
-from trainer_exporter.model import GpuIdentity, GpuMemory, GpuProcess, GpuReading, GpuSnapshot
+from trainer_exporter.model_gpu import GpuIdentity, GpuMemory, GpuProcess, GpuReading, GpuSnapshot
 
 RELEASED: Final = "released"  # the child's word for having let go of the GPUs
 REMEMBER_S: Final = 3600.0  # how long a card that is no longer enumerated keeps its rows (design decision 14)

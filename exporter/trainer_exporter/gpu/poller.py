@@ -20,7 +20,7 @@ from trainer_exporter.clock import Clock
 from trainer_exporter.gpu import kernel
 from trainer_exporter.gpu.board import Board
 from trainer_exporter.health import Health
-from trainer_exporter.model import GpuSnapshot
+from trainer_exporter.model_gpu import GpuSnapshot
 
 log = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from trainer_exporter.clock import Clock
-from trainer_exporter.model import XidCount
+from trainer_exporter.model_gpu import XidCount
 
 OFF_THE_BUS: Final = 79
 XIDS_PER_CARD: Final = 256  # NVIDIA's catalogue has under 200

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from trainer_exporter.metrics.family import Family, Sample
-from trainer_exporter.model import GpuAllocation
+from trainer_exporter.model_gpu import GpuAllocation
 
 ALLOCATION: Final = Family(
     "gpu_allocation_info",

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
 from trainer_exporter.metrics.family import Family, Kind, Sample
-from trainer_exporter.model import GpuOwner, GpuReading, GpuSnapshot
+from trainer_exporter.model_gpu import GpuOwner, GpuReading, GpuSnapshot
 
 CARD: Final = ("uuid", "gpu")
 

@@ -12,7 +12,8 @@ from hashlib import sha256
 from html import escape
 
 from trainer_exporter.health import HealthSnapshot
-from trainer_exporter.model import Evidence, FileStatus, GpuReading, NodeStatus, Phase, RunSnapshot, Suspect
+from trainer_exporter.model import Evidence, FileStatus, NodeStatus, Phase, RunSnapshot, Suspect
+from trainer_exporter.model_gpu import GpuReading
 from trainer_exporter.names import sendable
 
 STYLE = """
