@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import ctypes
-from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import re
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import accumulate
+from types import MappingProxyType
 from typing import Final, NamedTuple
 
 # Why a line is looked at.
@@ -21,26 +24,47 @@ _FEWEST: Final = 16  # lines that are worth being looked at as a block
 Search = Callable[[int], int]  # from a place in a block on: the next place of a word, -1 where there is none
 
 
+Known = Mapping[int, re.Match[bytes]]  # lines with their ends, by their starts, in order
+NOTHING_KNOWN: Final[Known] = MappingProxyType({})
+
+
 class Interesting:
     """The lines of a block that deserve a look, from ``position`` on, in order: start, end and kinds of each.
 
-    ``words``: of which one stands in each line that tells of trouble. ``wants_all``: whether each line is wanted just now.
+    ``words``: of which one stands in each line that tells of trouble. ``wants_all``: whether each line is wanted just now. ``known``: lines
+    that are known to hold a hint and no word, by their starts.
     """
 
     def __init__(
-        self, data: bytes, position: int, hints: Sequence[bytes], *, words: Sequence[bytes], wants_all: Callable[[], bool]
+        self,
+        data: bytes,
+        position: int,
+        hints: Sequence[bytes],
+        *,
+        words: Sequence[bytes],
+        wants_all: Callable[[], bool],
+        known: Known = NOTHING_KNOWN,
     ) -> None:
         self.data = data
+        self.known = known
         self._position = position
         self._wants_all = wants_all
-        self._metric = line_starts(data, position, hints)
-        self._beside = [word for word in words if any(hint in word for hint in hints)]  # found by a hint, and need no search
-        if len(self._metric) * _DENSE_BYTES > len(data) - position:  # a search through the block is cheaper than one in each of its lines
-            self._beside = []
-        self._trouble = line_starts(data, position, [word for word in words if word not in self._beside])
+        self._beside: Sequence[bytes] = ()  # words that a hint has found, and that need no search
+        if known:
+            rest = _Rest(data, position, known)
+            self._metric, self._trouble = known.keys() | rest.line_starts(hints), rest.line_starts(words)
+        else:
+            self._search(data, position, hints, words)
         self._starts = sorted(self._metric | self._trouble)
         self._troubled = sorted(self._trouble)
         self._at = 0  # of the starts, the next
+
+    def _search(self, data: bytes, position: int, hints: Sequence[bytes], words: Sequence[bytes]) -> None:
+        self._metric = line_starts(data, position, hints)
+        self._beside = [word for word in words if any(hint in word for hint in hints)]
+        if len(self._metric) * _DENSE_BYTES > len(data) - position:  # a search through the block is cheaper than one in each of its lines
+            self._beside = ()
+        self._trouble = line_starts(data, position, [word for word in words if word not in self._beside])
 
     def __iter__(self) -> Iterator[tuple[int, int, int]]:
         return self
@@ -68,7 +92,7 @@ class Interesting:
             return ()
         if self._beside:
             self._trouble |= line_starts(self.data, self._position, self._beside)
-            self._beside, self._troubled = [], sorted(self._trouble)
+            self._beside, self._troubled = (), sorted(self._trouble)
         trouble = bisect_left(self._troubled, self._starts[at])
         if trouble < len(self._troubled):
             end = bisect_left(self._starts, self._troubled[trouble], at, end)
@@ -78,6 +102,25 @@ class Interesting:
         """So many of the lines have been read."""
         self._at += count
         self._position = end_of_line(self.data, self._starts[self._at - 1]) + 1
+
+
+class _Rest:
+    """A block without the lines that are known already."""
+
+    def __init__(self, data: bytes, position: int, known: Known) -> None:
+        begins = [position, *(one.end() for one in known.values())]
+        gaps = [(begin, end) for begin, end in zip(begins, [*known, len(data)], strict=True) if begin < end]
+        self._begins = [begin for begin, _ in gaps]
+        self._places = [*accumulate((end - begin for begin, end in gaps[:-1]), initial=0)]
+        self._data = b"".join([data[begin:end] for begin, end in gaps])
+
+    def line_starts(self, words: Iterable[bytes]) -> set[int]:
+        """Where lines begin in the block."""
+        return {self._place(start) for start in line_starts(self._data, 0, words)}
+
+    def _place(self, at: int) -> int:
+        gap = bisect_right(self._places, at) - 1
+        return self._begins[gap] + at - self._places[gap]
 
 
 class PlainLines(NamedTuple):

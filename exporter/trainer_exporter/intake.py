@@ -138,7 +138,8 @@ class Intake:
                 counted = position
             known = self._claims.format
             self._likenesses.belong_to(self.format)
-            found = Interesting(data, position, self._claims.hints, words=_WORDS, wants_all=lambda: self._claims.wants_all)
+            hints, alike = self._claims.hints, self._likenesses.found(data, position, self._claims.hints)
+            found = Interesting(data, position, hints, words=_WORDS, wants_all=lambda: self._claims.wants_all, known=alike)
             for start, end, kinds in found:
                 number += data.count(b"\n", counted, start)
                 counted = start
@@ -148,7 +149,8 @@ class Intake:
                 position = end + 1
                 if self._claims.format is not known:
                     break  # the rest of the block is searched with the hints of the format that was just found
-                self._learn_from(data[start:end], number, found)
+                if kinds == METRIC:
+                    self._learn_from(data[start:end], number, found)
                 counted, number = self._read_like(found, counted, number, claimed)
             else:
                 break
@@ -191,7 +193,7 @@ class Intake:
         if not self._likenesses.are_known or self._halves.concern(Line("", number)):
             return counted, number
         while self._misses < _MISSES and (ahead := found.calm(self._stride)) and (kind := self._likenesses.of(data, ahead[0])) is not None:
-            rows = kind.rows(data, ahead)
+            rows = kind.rows(data, ahead, found.known)
             read = ahead[: len(rows)]
             numbers = _numbers(data, counted, number, read)
             lines = kind.alike(rows, numbers)
@@ -200,6 +202,7 @@ class Intake:
                 break
             counted, number, self._misses = read[-1], numbers[-1], 0
             found.skip(len(read))
+            self._likenesses.note(kind, len(read))
             claimed.update(read)
             self._counts["parsed"] += len(read)
             self._earlier.extend(kind.text(data, start) for start in read[-_REMEMBERED:])

@@ -9,8 +9,9 @@ import re
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
+from trainer_exporter.candidates import NOTHING_KNOWN, Known, line_starts
 from trainer_exporter.envelope import MAX_TEXT, may_be_labelled, without_terminal
-from trainer_exporter.formats.base import Alike, Shape
+from trainer_exporter.formats.base import LOSS, Alike, Shape
 from trainer_exporter.model import Line
 from trainer_exporter.numbers import moment
 
@@ -33,13 +34,15 @@ class Likeness(NamedTuple):
     stream: str
     zone: str | None  # of its times; None where it has none
     columns: Sequence[str]  # as the format calls the other groups
+    size: int  # bytes of one such line
 
-    def rows(self, data: bytes, starts: Sequence[int]) -> list[Row]:
-        """The groups of the lines that begin there, up to the first that is another kind of line."""
-        match = self.line.match
+    def rows(self, data: bytes, starts: Sequence[int], known: Known) -> list[Row]:
+        """The groups of the lines that begin there, up to the first that is another kind of line. Some may be known already."""
+        match, line = self.line.match, self.line
         rows = []
         for start in starts:
-            if (found := match(data, start)) is None:
+            found = known.get(start) or match(data, start)
+            if found is None or found.re is not line:
                 break
             rows.append(found.groups())
         return rows
@@ -65,6 +68,8 @@ class Likenesses:
     def __init__(self) -> None:
         self._known: list[Likeness] = []
         self._program = ""
+        self._searched = 0  # bytes of the present block
+        self._bytes = 0  # of them read at once
         self._missed = 0
         self._tried = 0
 
@@ -86,6 +91,26 @@ class Likenesses:
     def of(self, data: bytes, start: int) -> Likeness | None:
         """The kind of this line, where it is known."""
         return next((one for one in self._known if one.line.match(data, start)), None)
+
+    def note(self, one: Likeness, lines: int) -> None:
+        """So many lines of a kind have been read at once."""
+        self._bytes += lines * one.size
+
+    def found(self, data: bytes, position: int, hints: Sequence[bytes]) -> Known:
+        """The lines of a block that are of a known kind. Only where most of the block before was such lines: then the rest alone need be
+        searched for other words.
+        """
+        is_most = 0 < self._searched < 2 * self._bytes
+        self._searched, self._bytes = len(data) - position, 0
+        if not (is_most and LOSS in hints):
+            return NOTHING_KNOWN
+        known: dict[int, re.Match[bytes]] = {}
+        for start in sorted(line_starts(data, position, (LOSS,))):
+            for one in self._known:
+                if (found := one.line.match(data, start)) is not None:
+                    known[start] = found
+                    break
+        return known
 
     def is_due(self) -> bool:
         """Whether one more line that had to be read the long way is worth an expression of its own: each costs as much as a hundred lines,
@@ -121,7 +146,12 @@ def _likeness(raw: bytes, line: Line, shape: Shape, *, labelled: bool) -> Likene
         if len(times) > 1 or line.stamp is None or moment(times[0]["time"], zone) != line.stamp:
             return None
     return Likeness(
-        re.compile((expression + shape.pattern + "\n").encode()), re.compile(expression.encode()), line.stream, zone, shape.columns
+        re.compile((expression + shape.pattern + "\n").encode()),
+        re.compile(expression.encode()),
+        line.stream,
+        zone,
+        shape.columns,
+        len(raw),
     )
 
 
