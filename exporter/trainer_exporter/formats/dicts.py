@@ -21,6 +21,9 @@ _HALF: Final = re.compile(
     r"|': '-?(?:0\.0*[1-9]\d{4}|[1-9]\d*\.\d{4}|[1-9]\d\.\d{3}|[1-9]\d\d\.\d\d|[1-9]\d{3,}\.\d)"
     r"|'(?:eval_)?(?:loss|grad_norm|learning_rate|epoch)': '-?\d{5}"
 )
+_MAYBE_HALF: Final = re.compile(  # found in less time, wherever the other is
+    r"': '?-?(?:\.|0\d|\d\d+(?:\.\d*)?e|0\.0*[1-9]\d{4}|[1-9]\d*\.\d{4}|[1-9]\d\.\d{3}|[1-9]\d\d\.\d\d|[1-9]\d{3,}\.\d|\d{5})"
+)
 _FIELDS: Final = {
     "loss": "loss",
     "grad_norm": "grad_norm",
@@ -61,7 +64,7 @@ def pairs(text: str) -> dict[str, str]:
 
 def is_half(text: str) -> bool:
     """Whether a number stands in printed dictionaries that Python does not print so."""
-    return _HALF.search(text) is not None
+    return _MAYBE_HALF.search(text) is not None and _HALF.search(text) is not None
 
 
 def field_of(key: str) -> str | None:

@@ -16,8 +16,10 @@ from trainer_exporter.numbers import durations, numbers
 
 _T = TypeVar("_T")
 _BAR: Final = rf" *(\d{{1,3}})%{DRAWING} *(\d{{1,15}})/TOTAL \[({TIME})<({TIME}), +{RATE} ?(?:it/s|s/it)\] *\r"
-_OTHER_BAR: Final = rf" *\d{{1,3}}%{DRAWING} *\d{{1,15}}/TOTAL \[[\d:]+<[\d:]+, +[\d.]+(?:it/s|s/it)\] *\r"
-_GROUPS: Final = 8  # of the first bar and of the last
+_OTHER_BAR: Final = r" *\d{1,3}%\|[^|\r]*\| *\d{1,15}/TOTAL \[[^\r]*\r"  # which may be torn
+# One of these is in all that makes more of a redraw than a bar: in a loss or a step behind it, in the word of a save, in a dictionary.
+_SIGNS: Final = "oS{"
+_GROUPS: Final = 8  # of the first bar and of the last; the next is the dictionary
 _VALUE: Final = r"[-+.\w]+"
 _NUMBER: Final = re.compile(r"\d[-+.\w]*")
 _MOST_SHAPES: Final = 8  # of one process's dictionaries that are known
@@ -85,12 +87,13 @@ class _Shape(NamedTuple):
         rows = self._rows(text, begin)
         columns = list(zip(*rows, strict=True))
         count = _in_order(columns[:_GROUPS], total) if columns else 0
-        values = [numbers(column[:count]) for column in columns[_GROUPS:]]
+        values = [numbers(column[:count]) for column in columns[_GROUPS + 1 :]]
         count = min(map(_finite, values), default=0)
         if count < _FEWEST:
             return None
-        end = _after(text, begin, count)
-        if is_half(text[begin:end]):
+        printed, end = columns[_GROUPS][:count], _after(text, begin, count)
+        dictionaries = "\n".join(printed)
+        if is_half(dictionaries) or any(text.count(sign, begin, end) != dictionaries.count(sign) for sign in _SIGNS):
             return None
         _, first, *times, _, last, elapsed, remaining = (column[:count] for column in columns[:_GROUPS])
         return Drawn(
@@ -100,7 +103,7 @@ class _Shape(NamedTuple):
             (times[1], remaining),
             {name: column[:count] for name, column in zip(self.names, values, strict=True)},  # type: ignore[misc]  # finite as far as that
             Bar(int(last[-1]), total, elapsed[-1], remaining[-1], is_plain=True),
-            text[text.rfind("\r", begin, end) + 1 : end].rstrip(),
+            printed[-1],
             end,
             self.is_significant,
         )
@@ -129,7 +132,7 @@ def _shape(rest: str, total: int) -> _Shape | None:
         quote = "'" if f"'{key}': '" in rest else ""
         printed.append(f"'{re.escape(key)}': {quote}{f'({_VALUE})' if name else _VALUE}{quote}")
     bar, other = _BAR.replace("TOTAL", str(total)), _OTHER_BAR.replace("TOTAL", str(total))
-    line = rf"^\r*{bar}(?:{other})*{bar}\{{{', '.join(printed)}\}} *\n"
+    line = rf"^\r*{bar}(?:{other})*{bar}(\{{{', '.join(printed)}\}}) *\n"
     return _Shape(re.compile(line, re.MULTILINE), known, "'epoch': '" in rest)
 
 

@@ -125,10 +125,10 @@ def _documents(text: str) -> list[dict[str, object]]:
 
 
 def _alike(text: str) -> str:
-    """The first of these lines, as far as each has one brace that opens and one that closes, at its two ends."""
-    lines = text.count("\n")
-    begun, ended = text.count("\n" + _OPENING) + text.startswith(_OPENING), text.count("}\n")
-    if begun == ended == text.count("{") == text.count("}") == lines and "\r" not in text:
+    """The first of these lines, as far as each begins and ends with a brace, and no other opens in it."""
+    between = text.count("}\n" + _OPENING)
+    is_whole = text.startswith(_OPENING) and text.endswith("}\n") and "\r" not in text
+    if is_whole and text.count("\n") == text.count("{") == between + 1:
         return text
     odd = _NO_OBJECT.search(text)
     return text if odd is None else text[: odd.start()]
