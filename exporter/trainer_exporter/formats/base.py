@@ -88,8 +88,9 @@ class Format:
     """One trainer's way of logging. A module's constant FORMAT is found by walking this package.
 
     ``hints``: a line with none of these can never be the first that shows the format. Each costs a pass over every byte
-    of every log, so they are few, shared where possible (LOSS) and long where not. ``details``: more of them, looked for
-    only while the format is known. Neither may hold a quote or a backslash: docker's JSON would escape it.
+    of every log, so they are few, shared where possible (LOSS) and long where not, and begin with two letters that are rare side by side.
+    ``details``: more of them, looked for only while the format is known. Neither may hold a quote or a backslash: docker's JSON would
+    escape it.
 
     ``opens``: for files whose lines hold no word that a hint could be. It is asked with the first lines of the file, again with each
     further one, and says whether the file is this format's; the lines are then read from the first on.

@@ -346,7 +346,7 @@ FORMAT: Final = Format(
     name="megatron",
     summary="NVIDIA Megatron-LM and its forks: Megatron-DeepSpeed, Megatron-Bridge, Megatron-SWIFT",
     hints=(LOSS, b" arguments ---"),
-    details=(b"heckpoint", b"datetime: ", b"Evaluating ", b" in local grad norm", b"MODEL_TFLOP/s"),
+    details=(b"kpoint", b"datetime: ", b"Evaluating ", b"ocal grad norm", b"MODEL_TFLOP/s"),
     sniff=_sniff,
     parser=Megatron,
 )
