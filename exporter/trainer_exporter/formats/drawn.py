@@ -23,7 +23,7 @@ _GROUPS: Final = 8  # of the first bar and of the last; the next is the dictiona
 _VALUE: Final = r"[-+.\w]+"
 _NUMBER: Final = re.compile(r"\d[-+.\w]*")
 _MOST_SHAPES: Final = 8  # of one process's dictionaries that are known
-_FEWEST: Final = 2  # lines of which the first tells the second what to expect
+_FEWEST: Final = 6  # lines that are worth a table
 
 
 class Drawn(NamedTuple):
@@ -63,18 +63,19 @@ class Shapes:
     def __init__(self) -> None:
         self._known: dict[tuple[int, str], _Shape | None] = {}
 
-    def drawn(self, text: str, begin: int, total: int) -> Drawn | None:
-        """The lines from ``begin`` on as far as they differ in their numbers alone; None of fewer than two.
+    def drawn(self, text: str, part: tuple[int, int], total: int) -> Drawn | None:
+        """The lines of a part of the text as far as they differ in their numbers alone; None of a few.
 
         On each the last bar is beyond the first one, and beyond the first one of the line before.
         """
+        begin = part[0]
         end = text.index("\n", begin)
         rest = text[text.rfind("\r", begin, end) + 1 : end].rstrip()
         key = total, _NUMBER.sub("", rest)
         if key not in self._known and len(self._known) < _MOST_SHAPES:
             self._known[key] = _shape(rest, total)
         shape = self._known.get(key)
-        return None if shape is None else shape.drawn(text, begin, total)
+        return None if shape is None else shape.drawn(text, part, total)
 
 
 class _Shape(NamedTuple):
@@ -82,9 +83,10 @@ class _Shape(NamedTuple):
     names: Sequence[str]  # of the fields that it finds
     is_significant: bool
 
-    def drawn(self, text: str, begin: int, total: int) -> Drawn | None:
+    def drawn(self, text: str, part: tuple[int, int], total: int) -> Drawn | None:
         """As that of ``Shapes``."""
-        rows = self._rows(text, begin)
+        rows = self._rows(text, *part)
+        begin = part[0]
         columns = list(zip(*rows, strict=True))
         count = _in_order(columns[:_GROUPS], total) if columns else 0
         values = [numbers(column[:count]) for column in columns[_GROUPS + 1 :]]
@@ -108,12 +110,12 @@ class _Shape(NamedTuple):
             self.is_significant,
         )
 
-    def _rows(self, text: str, begin: int) -> list[tuple[str, ...]]:
-        rows: list[tuple[str, ...]] = self.line.findall(text, begin)
-        if len(rows) == text.count("\n", begin):
+    def _rows(self, text: str, begin: int, end: int) -> list[tuple[str, ...]]:
+        rows: list[tuple[str, ...]] = self.line.findall(text, begin, end)
+        if len(rows) == text.count("\n", begin, end):
             return rows
         rows = []  # a line between is another's
-        while (found := self.line.match(text, begin)) is not None:
+        while (found := self.line.match(text, begin, end)) is not None:
             rows.append(found.groups())
             begin = found.end()
         return rows

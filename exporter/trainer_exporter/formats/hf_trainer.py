@@ -28,7 +28,10 @@ from trainer_exporter.formats.epochs import EpochMark, StepsFromEpochs
 from trainer_exporter.model import EMPTY, Line, Malformed, Phase, Record, Table
 from trainer_exporter.numbers import NUMBER, number
 
-_PATIENCE: Final = 16  # lines that are read alone where they do not go on as the first of them
+_PATIENCE: Final = 64  # lines that are read alone where they do not go on as the first of them
+_REACH: Final = 8192  # characters of lines that may be alike
+_LONGEST: Final = 1 << 20
+_GROWTH: Final = 4
 _TRAINING_KEYS: Final = ("loss", "learning_rate", "loss/policy_avg")
 _OPENINGS: Final = ("{'loss': ", "{'eval_", "{'train_runtime': ", "{'grad_norm': ", "{'learning_rate': ", "{'eps': ")
 _STEP_LINE: Final = re.compile(  # a logger writes it behind the bar, on the same line
@@ -61,6 +64,7 @@ class HfTrainer:
         self._total: int | None = None
         self._other_bar: Bar | None = None  # the last one not known to be the training's
         self._shapes = Shapes()
+        self._reach = _REACH
         self._has_lines = False  # of this training: a loss has been printed
         self._has_closed = False
         self._told: EpochMark | None = None  # of a line that was given out before the bar behind it came
@@ -92,22 +96,30 @@ class HfTrainer:
     def parse_block(self, text: str, first: int) -> tuple[int, BlockReading]:
         """Lines on which the training's bar was redrawn until a dictionary was printed: of the bars the first and the last are read."""
         out: list[Record | Malformed | Table] = []
-        begin, count, patience = 0, 0, 0
+        begin, count, alone = 0, 0, 0
         while begin < len(text):
-            drawn = self._shapes.drawn(text, begin, self._total) if self._total and not patience else None
-            patience = (patience or _PATIENCE) - 1
+            alike = self._alike(text, begin) if not alone else None
+            alone = max(0, alone - 1) if alike is not None or alone else _PATIENCE
             end = text.index("\n", begin)
             said = self._overtaken(text[begin:end], first + count)
             if said is None:
                 break
             out += said
             begin, count = end + 1, count + 1
-            if drawn is not None and self._goes_on_with(drawn):
-                out.append(drawn.table(first + count - 1))
-                count += len(drawn.first) - 1
-                begin, patience = drawn.end, 0
-                self._pass_over(drawn, first + count - 1)
+            if alike is not None and self._goes_on_with(alike):
+                out.append(alike.table(first + count - 1))
+                begin, count = alike.end, count + len(alike.first) - 1
+                self._pass_over(alike, first + count - 1)
         return count, out
+
+    def _alike(self, text: str, begin: int) -> Drawn | None:
+        """Lines from there on that differ in their numbers alone; so many are looked at as were alike before."""
+        if self._total is None:
+            return None
+        end = max(text.rfind("\n", begin, begin + self._reach), text.index("\n", begin)) + 1
+        drawn = self._shapes.drawn(text, (begin, end), self._total)
+        self._reach = min(self._reach * _GROWTH, _LONGEST) if drawn is not None and drawn.end == end else _REACH
+        return drawn
 
     def _overtaken(self, text: str, place: int) -> list[Record | Malformed] | None:
         """What one of these lines says; None, and nothing is changed, where it is better read piece by piece."""
