@@ -158,7 +158,12 @@ class App:
     def reload(self) -> bool:
         """Load the configuration again; False, and everything as before, when it cannot be used."""
         with self._reloading:
-            return self._reload()
+            done = False
+            with self._health.guard("reload"):  # whatever it is, the old configuration goes on
+                done = self._reload()
+            if not done:
+                self._reloaded = replace(self._reloaded, successful=False)
+            return done
 
     def _reload(self) -> bool:
         if self._load is None:
@@ -168,7 +173,6 @@ class App:
             formats = catalogue(fresh)
         except TrainerExporterError as error:
             log.error("the configuration was not reloaded: %s", error)
-            self._reloaded = replace(self._reloaded, successful=False)
             return False
         if fresh.formats != self._specs:
             self._specs, self._formats = fresh.formats, formats

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,6 +18,8 @@ from daemon import Daemon
 from stack import eventually, free_port
 
 pytestmark = pytest.mark.e2e
+
+PACKAGE = Path(__file__).parents[2] / "exporter" / "trainer_exporter"
 
 
 def record(step: int, loss: float | str = 2.0, **more: object) -> str:
@@ -180,6 +183,23 @@ def test_sigterm_ends_it_with_0_and_sighup_takes_over_new_sources(tmp_path: Path
 
         assert daemon.stop() == 0
         assert "Traceback" not in daemon.log()
+
+
+def test_a_package_that_is_replaced_beneath_it_does_not_end_it_at_the_next_reload(tmp_path: Path) -> None:
+    written(tmp_path / "heron" / "trainer_log.jsonl", record(1))
+    installed = tmp_path / "site" / "trainer_exporter"
+    shutil.copytree(PACKAGE, installed, ignore=shutil.ignore_patterns("__pycache__"))
+    config = tmp_path / "config.yml"
+    config.write_text("sources: []\n")
+    with Daemon(f"--config.file={config}", "--no-gpu", log=tmp_path / "log", env={"PYTHONPATH": str(installed.parent)}) as daemon:
+        (installed / "formats" / "coming.py").write_text("from trainer_exporter.formats.base import what_only_the_next_version_has\n")
+
+        config.write_text(f"sources: [{{path: {tmp_path}/heron}}]\n")
+        daemon.process.send_signal(signal.SIGHUP)
+
+        eventually(lambda: daemon.value("trainer_step", run="heron") == 1, within_s=60, what="the new source")
+        assert daemon.value("trainer_exporter_config_last_reload_successful") == 1
+        assert daemon.stop() == 0
 
 
 def test_a_port_that_is_taken_stops_the_start_with_2(tmp_path: Path) -> None:
