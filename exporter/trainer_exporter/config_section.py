@@ -11,11 +11,13 @@ from trainer_exporter.errors import ConfigError
 
 LABEL_NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*\Z")
 RESERVED_LABELS = frozenset({"run", "job", "instance", "format", "job_id", "user", "output_dir", "quantile", "le"})
-DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)\Z")
+AMOUNT = r"(\d{1,15}(?:\.\d{1,15})?)"  # more digits would be an infinity to float()
+DURATION = re.compile(AMOUNT + r"(ms|s|m|h|d)\Z")
 DURATION_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-SIZE = re.compile(r"(\d+(?:\.\d+)?)(KiB|MiB|GiB|B)?\Z")
+SIZE = re.compile(AMOUNT + r"(KiB|MiB|GiB|B)?\Z")
 SIZE_UNITS = {None: 1, "B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
-COUNT = re.compile(r"(\d+(?:\.\d+)?)(K|M|B|T)\Z")
+COUNT = re.compile(AMOUNT + r"(K|M|B|T)\Z")
+MOST = 10**27  # of a count
 COUNT_UNITS = {"K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
 
 
@@ -108,7 +110,7 @@ class Section:
             return None
         if isinstance(value, str) and (match := COUNT.match(value)) is not None:
             value = round(float(match[1]) * COUNT_UNITS[match[2]])
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MOST:
             raise self.error(name, value, "a whole number, 1 or more, or one such as 350M or 8.03B")
         return value
 

@@ -73,6 +73,20 @@ BROKEN = {
     "wrong_type": ("sources: 3", "sources", "3", "a list"),
     "wrong_type_inside": ("sources: [/x]", "sources[0]", "'/x'", "a mapping"),
     "missing_path": ("sources: [{run: a}]", "sources[0].path", "nothing", "a text that is not empty"),
+    "endless_count": (
+        f"sources: [{{path: /x, model: {{parameters: {'9' * 400}B}}}}]",
+        "sources[0].model.parameters",
+        "'9999",
+        "such as 350M or 8.03B",
+    ),
+    "endless_whole_count": (
+        f"sources: [{{path: /x, model: {{parameters: {'9' * 400}}}}}]",
+        "sources[0].model.parameters",
+        "9999",
+        "such as 350M or 8.03B",
+    ),
+    "endless_size": (f"limits: {{line: {'9' * 400}KiB}}", "limits.line", "'9999", "a size such as"),
+    "endless_duration": (f"runs: {{latch: {'9' * 400}s}}", "runs.latch", "'9999", "30s, 5m or 2h"),
     "no_count": ("sources: [{path: /x, model: {parameters: 7G}}]", "sources[0].model.parameters", "'7G'", "such as 350M or 8.03B"),
     "too_few": ("sources: [{path: /x, model: {gpus: 0}}]", "sources[0].model.gpus", "0", "1 or more"),
     "active_of_nothing": (
