@@ -14,40 +14,20 @@ from hypothesis import strategies as st
 
 from trainer_exporter.claims import Event, Said
 from trainer_exporter.formats import Format, registry
-from trainer_exporter.formats.base import Alike, AlikeParser, BlockReading, Parser, Reading, Shape
+from trainer_exporter.formats.base import Alike, AlikeParser, BlockReading, Parser, Shape
 from trainer_exporter.formats.megatron import Megatron
 from trainer_exporter.formats.verl import Verl
 from trainer_exporter.intake import Intake
-from trainer_exporter.model import Chunk, Line, Record, Stamp, Table
+from trainer_exporter.model import Chunk, Record, Stamp, Table
 from trainer_exporter.runs.rows import Placed, PlacedTable
 from trainer_exporter.runs.state import RunState, StateSettings
 from trainer_exporter.runs.timeline import Timeline
 from trainer_exporter.sources.pieces import Splitter
+from unit.line_by_line import alone
 
 NOON = 1_741_950_000.0  # of the day of these logs, by some clock
 FIXTURES = Path(__file__).parents[1] / "formats" / "fixtures"
 LOGS = [path for name in ("megatron", "verl", "hf_trainer", "nemo") for path in sorted((FIXTURES / name).glob("*/input.*"))]
-
-
-class Alone:
-    """A parser that reads line by line."""
-
-    def __init__(self, parser: Parser) -> None:
-        self._parser = parser
-
-    @property
-    def wants_all(self) -> bool:
-        return self._parser.wants_all
-
-    def parse(self, line: Line) -> Reading | None:
-        return self._parser.parse(line)
-
-    def flush(self) -> Reading:
-        return self._parser.flush()
-
-
-def alone(one: Format) -> Format:
-    return replace(one, parser=lambda: Alone(one.parser()))
 
 
 READ = Counter[str]()  # lines that a format read at once

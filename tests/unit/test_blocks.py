@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -11,9 +10,10 @@ from hypothesis import strategies as st
 
 from trainer_exporter.claims import Event
 from trainer_exporter.formats import Format, registry
-from trainer_exporter.formats.base import BlockParser, Parser, Reading
+from trainer_exporter.formats.base import BlockParser
 from trainer_exporter.intake import Intake
-from trainer_exporter.model import Chunk, Incident, Line, Record
+from trainer_exporter.model import Chunk, Incident, Record
+from unit.line_by_line import alone
 
 ORDINARY = '{"current_steps": %d, "total_steps": 9000, "loss": %s, "lr": 5e-05, "epoch": 0.1, "percentage": 0.2, "elapsed_time": "%s"}'
 ODD = (
@@ -79,27 +79,6 @@ def consoles(draw: st.DrawFn) -> list[str]:
             pieces.append(draw(st.sampled_from(ODD_PIECES)))
         lines.append(draw(st.sampled_from(("\r", "\r", ""))) + draw(st.sampled_from(("\r", " " * 8 + "\r"))).join(pieces))
     return lines
-
-
-class Alone:
-    """A parser that reads no blocks."""
-
-    def __init__(self, parser: Parser) -> None:
-        self._parser = parser
-
-    @property
-    def wants_all(self) -> bool:
-        return self._parser.wants_all
-
-    def parse(self, line: Line) -> Reading | None:
-        return self._parser.parse(line)
-
-    def flush(self) -> Reading:
-        return self._parser.flush()
-
-
-def alone(one: Format) -> Format:
-    return replace(one, parser=lambda: Alone(one.parser()))
 
 
 FORMATS = registry()

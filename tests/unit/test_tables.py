@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,12 +12,12 @@ from hypothesis import strategies as st
 
 from trainer_exporter.claims import Event, Said
 from trainer_exporter.formats import Format, registry
-from trainer_exporter.formats.base import Parser, Reading
 from trainer_exporter.intake import Intake
-from trainer_exporter.model import Chunk, Incident, Line, Record, Table
+from trainer_exporter.model import Chunk, Incident, Record, Table
 from trainer_exporter.runs.rows import Placed, PlacedTable
 from trainer_exporter.runs.state import RunState, StateSettings
 from trainer_exporter.runs.timeline import Timeline
+from unit.line_by_line import alone
 
 NOON = 1_741_950_000.0
 FIXTURES = Path(__file__).parents[1] / "formats" / "fixtures"
@@ -34,27 +33,6 @@ STRANGERS = (
     '{"current_steps": 47, "total_steps": 90000, "loss": 1.',
     "",
 )
-
-
-class Alone:
-    """A parser that reads line by line."""
-
-    def __init__(self, parser: Parser) -> None:
-        self._parser = parser
-
-    @property
-    def wants_all(self) -> bool:
-        return self._parser.wants_all
-
-    def parse(self, line: Line) -> Reading | None:
-        return self._parser.parse(line)
-
-    def flush(self) -> Reading:
-        return self._parser.flush()
-
-
-def alone(one: Format) -> Format:
-    return replace(one, parser=lambda: Alone(one.parser()))
 
 
 Log = Callable[..., Iterator[str]]
