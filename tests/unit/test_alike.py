@@ -18,7 +18,8 @@ from trainer_exporter.formats.base import Alike, AlikeParser, BlockReading, Pars
 from trainer_exporter.formats.megatron import Megatron
 from trainer_exporter.formats.verl import Verl
 from trainer_exporter.intake import Intake
-from trainer_exporter.model import Chunk, Record, Stamp, Table
+from trainer_exporter.likeness import Likenesses
+from trainer_exporter.model import Chunk, Line, Record, Stamp, Table
 from trainer_exporter.runs.rows import Placed, PlacedTable
 from trainer_exporter.runs.state import RunState, StateSettings
 from trainer_exporter.runs.timeline import Timeline
@@ -306,3 +307,14 @@ def test_the_shape_of_a_line_is_that_of_its_keys() -> None:
     shape = Verl().shape(STEP % (1, 612.5, 0.25, 1.5, "1e-06", 99.5))
 
     assert shape == Shape(shape.pattern if shape else "", ("step", "actor/entropy", "actor/pg_loss", "actor/grad_norm", "actor/lr"))
+
+
+def test_of_many_kinds_of_lines_those_learnt_last_are_kept_in_mind() -> None:
+    kinds = Likenesses()
+
+    for number in range(6):
+        text = f"kind {number} says 1"
+        kinds.learn(text.encode(), Line(text, number, whole=text), Shape(rf"kind {number} says ([0-9]+)", ("said",)), labelled=False)
+
+    known = [number for number in range(6) if kinds.of(f"kind {number} says 7\n".encode(), 0) is not None]
+    assert known == [2, 3, 4, 5]
