@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import stat
 from collections.abc import Sequence
 from typing import Final
 
@@ -13,6 +11,7 @@ from trainer_exporter.formats import Format, registry
 from trainer_exporter.formats.user import build
 from trainer_exporter.intake import Intake
 from trainer_exporter.model import Chunk, Record
+from trainer_exporter.regular import start_of
 
 _HEAD_BYTES: Final = 64 << 10
 
@@ -53,8 +52,7 @@ def is_private(path: str, formats: Sequence[Format]) -> bool:
 def _head(path: str) -> bytes:
     """The first whole lines of a file; none of what is no file, or cannot be read."""
     try:
-        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK | os.O_NOCTTY)) as file:
-            data = file.read(_HEAD_BYTES) if stat.S_ISREG(os.fstat(file.fileno()).st_mode) else b""
+        data = start_of(path, _HEAD_BYTES)
     except OSError:
         return b""
     return data[: data.rfind(b"\n") + 1]

@@ -11,7 +11,7 @@ import pytest
 PACKAGE = "trainer_exporter"
 SOURCES = Path(__file__).parents[2] / "exporter" / PACKAGE
 
-FOR_ALL = {"model", "model_gpu", "errors", "clock", "health", "names", "version"}
+FOR_ALL = {"model", "model_gpu", "errors", "clock", "health", "names", "regular", "version"}
 # Modules that plug the boxes together; everything else sees its own box and what is for all.
 COMPOSITION = {
     "__main__",

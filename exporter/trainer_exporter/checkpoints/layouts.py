@@ -7,13 +7,13 @@ Megatron-LM's save_checkpoint, DeepSpeed's engine, Lightning's strategies, torch
 from __future__ import annotations
 
 import json
-import os
 import re
-import stat
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
+from trainer_exporter.regular import start_of
 
 MEGATRON_TRACKER: Final = "latest_checkpointed_iteration.txt"
 MAX_JSON_BYTES: Final = 64 * 2**20  # a trainer_state.json of a long run has tens of MB; beyond this its last byte must do
@@ -79,18 +79,6 @@ def first_marker(*names: str) -> Callable[[Place], Marker | None]:
         return None
 
     return find
-
-
-def start_of(path: Path, most_bytes: int) -> bytes:
-    """The first bytes of a regular file, none of anything else: a pipe of that name must not keep the watcher waiting. OSError passes."""
-    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
-    try:
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
-            return b""
-        with open(fd, "rb", closefd=False) as file:
-            return file.read(most_bytes)
-    finally:
-        os.close(fd)
 
 
 def text_of(path: Path) -> str:

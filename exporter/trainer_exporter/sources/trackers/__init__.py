@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import importlib
-import os
 import pkgutil
-import stat
 from collections.abc import Iterator, Sequence
 from functools import cache
 
+from trainer_exporter.regular import start_of
 from trainer_exporter.sources.trackers.base import Batch, Lister, MissingExtraError, Reader, Tracker
 
 __all__ = ["Batch", "Lister", "MissingExtraError", "Reader", "Tracker", "holder_named", "registry", "tracker_for", "tracker_named", "whole"]
@@ -68,12 +67,6 @@ def _opened(path: str, named: Sequence[Tracker]) -> Tracker | None:
 def _head(path: str) -> bytes:
     """The first bytes of a file; none of what is no file, or cannot be read."""
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+        return start_of(path, _HEAD_BYTES)
     except OSError:
         return b""
-    try:
-        return os.pread(fd, _HEAD_BYTES, 0) if stat.S_ISREG(os.fstat(fd).st_mode) else b""
-    except OSError:
-        return b""
-    finally:
-        os.close(fd)

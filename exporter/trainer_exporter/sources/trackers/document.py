@@ -6,8 +6,9 @@ import json
 import os
 from typing import Any, Final
 
+from trainer_exporter.regular import start_of
 from trainer_exporter.sources.trackers.base import Extent
-from trainer_exporter.sources.trackers.tail import key_of, start_of
+from trainer_exporter.sources.trackers.tail import key_of
 
 MOST_BYTES: Final = 64 << 20
 _TRIES: Final = 5  # looks at a document that is not complete, before it counts as broken

@@ -19,10 +19,11 @@ from typing import Final
 
 from trainer_exporter.model import Record
 from trainer_exporter.numbers import number
+from trainer_exporter.regular import start_of
 from trainer_exporter.sources.trackers.base import Batch, Extent, Reader, Tracker, stamp_of
 from trainer_exporter.sources.trackers.calls import Calls
 from trainer_exporter.sources.trackers.meaning import MAX_NAME, Interpreter
-from trainer_exporter.sources.trackers.tail import Lines, start_of
+from trainer_exporter.sources.trackers.tail import Lines
 
 _LINE: Final = re.compile(r"(?P<ms>\d{12,14}) (?P<value>[-+.\w]+)(?: (?P<step>-?\d{1,15}))?(?: \S+ \S+)?")
 _META: Final = re.compile(r"^(?P<key>run_name|status|end_time): *'?(?P<value>[^'\n]*)'?$", re.MULTILINE)

@@ -6,7 +6,6 @@ A reader of a tracker looks every few seconds, so the file is opened for each lo
 from __future__ import annotations
 
 import os
-import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
@@ -22,18 +21,6 @@ _Key = tuple[int, int, int, int]
 def key_of(seen: os.stat_result) -> _Key:
     """Changes whenever the file may have."""
     return seen.st_dev, seen.st_ino, seen.st_size, seen.st_mtime_ns
-
-
-def start_of(path: str, most_bytes: int) -> bytes:
-    """The first bytes of a regular file, none of anything else: a pipe of that name must not keep the reader waiting. Raises OSError."""
-    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
-    try:
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
-            return b""
-        with open(fd, "rb", closefd=False) as file:
-            return file.read(most_bytes)
-    finally:
-        os.close(fd)
 
 
 @dataclass(frozen=True, slots=True)
