@@ -272,7 +272,7 @@ def interrupt(_number: int, _frame: FrameType | None) -> None:
 
 
 def main() -> int:
-    for number in (signal.SIGTERM, signal.SIGHUP):
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # what a shell starts in the background begins without the first
         signal.signal(number, interrupt)
     wanted = os.environ.get("DEMO_SECONDS", "")
     try:
