@@ -11,10 +11,11 @@ from trainer_exporter.numbers import duration
 SIGN: Final = b"%|"
 # The drawing itself, in blocks, #, or what an encoding has made of blocks. Text in it is another process's.
 DRAWING: Final = r"\|[^|A-Za-z<>\[\]=,/\r\n]*\|"
+COUNT: Final = r"(?:0|[1-9]\d{0,14})"  # padded with blanks; a zero before it is another process's
 TIME: Final = r"\d+(?::\d\d){1,2}"
 RATE: Final = r"(?:\d+(?:\.\d+)?[kMGT]?|\?)"
 _BAR: Final = re.compile(
-    rf"^(?:(?P<title>[^|%]*?): *)? *(?P<percent>\d{{1,3}})%{DRAWING} *(?P<done>\d{{1,15}})/(?P<total>\d{{1,15}})"
+    rf"^(?:(?P<title>[^|%]*?): *)? *(?P<percent>\d{{1,3}})%{DRAWING} *(?P<done>{COUNT})/(?P<total>\d{{1,15}})"
     rf" \[(?P<elapsed>{TIME})<(?P<remaining>{TIME}|\?)(?:, +{RATE} ?(?:(?P<unit>it/s|s/it)|[A-Za-z]+/s|s/[A-Za-z]+))?"
     r"(?P<postfix>, (?:[^\[\]]|\[[^\[\]]*\])*)?\]"
 )

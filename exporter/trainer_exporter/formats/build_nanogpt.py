@@ -90,6 +90,8 @@ class BuildNanogpt:
                 return Malformed(line.number, "number")
             if one["name"] == "dt" and one["unit"]:
                 fields["step_duration_seconds"] = value / _UNITS[one["unit"]]
+            elif one["name"] in _LOSSES and one["value"].isdecimal():
+                return Malformed(line.number, "number")
             elif one["name"] in _FIELDS and not one["unit"]:
                 fields[_FIELDS[one["name"]]] = value
         return Record(line.number, fields, stamp=line.stamp)

@@ -102,7 +102,7 @@ class Manner:
         self._short[kind] += is_short
         if self._is_fixed:
             return told == 0 or decimals == usual or seen[decimals] > seen[usual]
-        if usual > _LONG and _SHORT + 2 < _digits(text) < _LONG:
+        if usual > _LONG and _SHORT + 2 < _digits(text) <= _LONG:
             return False
         if told < _ENOUGH or is_short or decimals == usual:
             return True
@@ -123,6 +123,20 @@ class Constant:
             return True
         self._other = value
         return False
+
+
+class Always:
+    """What a program prints in every line of a kind. A line without it has been torn, unless the line before lacked it too."""
+
+    def __init__(self) -> None:
+        self.is_usual = False  # the program is known to print it
+        self._was_missed = False
+
+    def is_whole(self, *, has_it: bool) -> bool:
+        """Whether a line may be believed that has it, or has not."""
+        is_torn = not has_it and self.is_usual and not self._was_missed
+        self.is_usual, self._was_missed = has_it or is_torn, not has_it
+        return not is_torn
 
 
 class InOrder:

@@ -79,8 +79,9 @@ class Detectron2:
         head = _ITERATION.match(text)
         if head is None:
             return [Malformed(line.number, "truncated")] if "iter: " in text else NOTHING
-        printed = dict(_PAIR.findall(text, head.end()))  # the last value may be torn, and is none of ours where the line is whole
-        if not printed:
+        pairs = _PAIR.findall(text, head.end())  # the last value may be torn, and is none of ours where the line is whole
+        printed = dict(pairs)
+        if not printed or len(printed) < len(pairs):
             return [Malformed(line.number, "truncated")]
         fields = {"step": int(head["step"]), **_values(printed, _FIELDS)}
         self._remaining_s = duration(head["eta"]) if head["eta"] else None

@@ -15,14 +15,17 @@ _KEY: Final = r"'([^':]+(?::[^': ][^':]*)*)'"
 _PAIR: Final = re.compile(_KEY + r": ('[^']*'|[-+\w.]+(?:\([^()]*\))?)(?=, '|\}|$)")
 _VALUE: Final = r"""(?:'[^']*'|"[^"]*"|[^\s'"(){}\[\],]+(?:\([^()]*\))?|\[[^\[\]]*\]|\{[^{}]*\}|\([^()]*\))"""
 _WHOLE: Final = re.compile(rf"\{{?{_KEY}: {_VALUE}(?:, {_KEY}: {_VALUE})*\}}?\s*$")
-# So Python prints no number: without its beginning, with two of them, or, where version 5 prints four significant digits, with more.
+# So Python prints no number: without its beginning, with two of them, or, where version 5 prints four significant digits, with more; a
+# float without a point, but for 0; a learning rate of hundreds.
 _HALF: Final = re.compile(
-    r"': '?-?(?:\.\d|0\d+['.,}]|\d\d+(?:\.\d*)?e)"
-    r"|': '-?(?:0\.0*[1-9]\d{4}|[1-9]\d*\.\d{4}|[1-9]\d\.\d{3}|[1-9]\d\d\.\d\d|[1-9]\d{3,}\.\d)"
+    r"': '?-?(?:\.\d|0\d+['.,}]|\d\d+(?:\.\d*)?e)|': -?(?:inf?|nan?)\d"
+    r"|': '-?(?:0\.0*[1-9]\d{4}|[1-9]\d*\.\d{4}|[1-9]\d\.\d{3}|[1-9]\d\d\.\d\d|[1-9]\d{3,}\.\d|0\.0000\d)"
     r"|'(?:eval_)?(?:loss|grad_norm|learning_rate|epoch)': '-?\d{5}"
+    r"|'(?:(?:eval_)?loss|grad_norm|learning_rate)': [1-9]\d*[,}]|'learning_rate': '?[1-9]\d\d"
 )
 _MAYBE_HALF: Final = re.compile(  # found in less time, wherever the other is
-    r"': '?-?(?:\.|0\d|\d\d+(?:\.\d*)?e|0\.0*[1-9]\d{4}|[1-9]\d*\.\d{4}|[1-9]\d\.\d{3}|[1-9]\d\d\.\d\d|[1-9]\d{3,}\.\d|\d{5})"
+    r"': '?-?(?:\.|0\d|\d\d+(?:\.\d*)?e|0\.0*[1-9]\d{4}|[1-9]\d*\.\d{4}|[1-9]\d\.\d{3}|[1-9]\d\d\.\d\d|[1-9]\d{3,}\.\d|\d{5}|0\.0000\d"
+    r"|inf?\d|nan?\d|(?<=[sme]': )[1-9]\d*[,}]|(?<=rate': )[1-9]\d\d|(?<=rate': ')[1-9]\d\d)"
 )
 _FIELDS: Final = {
     "loss": "loss",

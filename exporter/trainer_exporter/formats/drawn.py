@@ -9,13 +9,13 @@ from itertools import islice, repeat, takewhile
 from operator import eq, lt
 from typing import Final, NamedTuple, TypeVar
 
-from trainer_exporter.formats.bars import DRAWING, RATE, TIME, Bar, is_share
+from trainer_exporter.formats.bars import COUNT, DRAWING, RATE, TIME, Bar, is_share
 from trainer_exporter.formats.dicts import field_of, has_own_step, is_half, pairs, results
 from trainer_exporter.model import Column, Table
 from trainer_exporter.numbers import durations, numbers
 
 _T = TypeVar("_T")
-_BAR: Final = rf" *(\d{{1,3}})%{DRAWING} *(\d{{1,15}})/TOTAL \[({TIME})<({TIME}), +{RATE} ?(?:it/s|s/it)\] *\r"
+_BAR: Final = rf" *(\d{{1,3}})%{DRAWING} *({COUNT})/TOTAL \[({TIME})<({TIME}), +{RATE} ?(?:it/s|s/it)\] *\r"
 _OTHER_BAR: Final = r" *\d{1,3}%\|[^|\r]*\| *\d{1,15}/TOTAL \[[^\r]*\r"  # which may be torn
 # One of these is in all that makes more of a redraw than a bar: in a loss or a step behind it, in the word of a save, in a dictionary.
 _SIGNS: Final = "oS{"

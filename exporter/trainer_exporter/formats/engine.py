@@ -19,7 +19,7 @@ from trainer_exporter.numbers import NUMBER, number
 
 STEP: Final = b", skipped="  # stands in every step line
 DETAILS: Final = (b"SamplesPerSec=", b"heckpoint")
-_STEP: Final = re.compile(r"^step=(?P<step>\d{1,15}), skipped=(?P<skipped>\d{1,15}), lr=\[(?P<lr>[^\],]*)[^\]]*\]")
+_STEP: Final = re.compile(r"^step=(?P<step>\d{1,15}), skipped=(?P<skipped>\d{1,15}), lr=\[(?P<rates>(?P<lr>[^\],]*)[^\]]*)\]")
 _RATE: Final = re.compile(
     r"^(?:epoch=\d+/micro_step=\d+/global_step=\d+|\d+/\d+), RunningAvgSamplesPerSec=\S+, CurrSamplesPerSec=(?P<rate>[^,\s]+),"
 )
@@ -73,7 +73,7 @@ class Engine:
             return Record(line.number, stamp=line.stamp, phase=Phase.STARTING, starts=True)
         self.step = step
         fields: dict[str, float] = {"step": step}
-        if (rate := number(found["lr"])) is not None:
+        if None not in map(number, found["rates"].split(", ")) and (rate := number(found["lr"])) is not None:
             fields["learning_rate"] = rate
         if before is not None and skipped >= before:
             fields["skipped_steps"] = max(0, skipped - before - told)

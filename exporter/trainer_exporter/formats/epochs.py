@@ -14,6 +14,9 @@ from operator import itemgetter
 from typing import Final
 
 _HALF_A_HUNDREDTH: Final = 0.005
+# By how much a step may lie ahead of its epoch: what is over of an epoch's batches counts as a step, or does not.
+_STEPS_AHEAD: Final = 1.5
+_SHARE_AHEAD: Final = 1.02
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +99,15 @@ class StepsFromEpochs:
             if self._learned is None or error < self._learned[1]:
                 self._learned = (per_epoch, error)
 
+    def are_possible(self, steps: Sequence[int], epochs: Sequence[float]) -> bool:
+        """Whether none of these steps lies far ahead of the epoch printed with it; True also where the steps of an epoch are not announced."""
+        per_epoch = self._announced_steps_per_epoch()
+        if per_epoch is None:
+            return True
+        scale = per_epoch * _SHARE_AHEAD
+        most = _HALF_A_HUNDREDTH * scale + _STEPS_AHEAD
+        return all(step <= epoch * scale + most for step, epoch in zip(steps, epochs, strict=True))
+
     def bracket(self, epochs: Sequence[EpochMark], reached: int) -> None:
         """Records in a row that a buffer gave out when the trainer had just passed ``reached`` steps.
 
@@ -152,14 +164,18 @@ class StepsFromEpochs:
 
     def _steps_per_epoch(self) -> tuple[float, float] | None:
         """Steps an epoch and the error of that."""
+        announced = self._announced_steps_per_epoch()
+        return self._learned if announced is None else (announced, 0.0)
+
+    def _announced_steps_per_epoch(self) -> float | None:
         if self._announced:
-            return self._announced, 0.0
+            return self._announced
         if self._total and self._epochs:
             steps = self._total / self._epochs
             # With max_steps, or with half an epoch, the announced epochs are rounded up and the quotient is wrong.
             if self._examples and self._batch and abs(steps - self._examples / self._batch) <= 1.0:
-                return steps, 0.0
-        return self._learned
+                return steps
+        return None
 
 
 def _rounding(epoch: float) -> float:

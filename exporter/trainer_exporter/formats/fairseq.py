@@ -28,7 +28,7 @@ _HEAD: Final = re.compile(r"(?:INFO|WARNING|ERROR) +\| (?P<plain>[\w./-]+) +\| |
 _INNER: Final = re.compile(r"^epoch (?P<epoch>\d{1,15}): +\d+ / \d+ (?P<pairs>\S.*)$")
 _OUTER: Final = re.compile(r"^epoch (?P<epoch>\d{1,15}) \|(?: valid on '(?P<subset>[^']+)' subset \|)? (?P<pairs>loss .*)$")
 _INNER_PAIR: Final = re.compile(rf"(?:^|, )([\w./-]+)=({NUMBER})(?=, )")  # what has nothing behind it may be torn
-_INNER_WHOLE: Final = re.compile(rf"[\w./-]+={NUMBER}$")
+_INNER_WHOLE: Final = re.compile(rf"[\w./-]+={NUMBER}$(?<!e[-+]\d)")
 _OUTER_PAIR: Final = re.compile(rf"(?:^| \| )([\w./-]+) ({NUMBER})(?= \| )")
 _FIELDS: Final = {
     "loss": "loss",

@@ -22,6 +22,7 @@ from typing import Final
 from trainer_exporter.formats.announcements import RUNNING, TRAINING, UNSLOTH, Announcements, is_unsloth
 from trainer_exporter.formats.bars import SAVE, SIGN, Bar, bar, news, overtaken
 from trainer_exporter.formats.base import LOSS, NOTHING, BlockReading, Format, Reading
+from trainer_exporter.formats.decimals import Always
 from trainer_exporter.formats.dicts import evaluation, has_own_step, hidden_nonfinite, pairs, results, training_fields
 from trainer_exporter.formats.drawn import Drawn, Shapes
 from trainer_exporter.formats.epochs import EpochMark, StepsFromEpochs
@@ -64,6 +65,7 @@ class HfTrainer:
         self._total: int | None = None
         self._other_bar: Bar | None = None  # the last one not known to be the training's
         self._shapes = Shapes()
+        self._place = Always()  # epoch and learning rate, in a dictionary of training
         self._reach = _REACH
         self._has_lines = False  # of this training: a loss has been printed
         self._has_closed = False
@@ -118,6 +120,8 @@ class HfTrainer:
             return None
         end = max(text.rfind("\n", begin, begin + self._reach), text.index("\n", begin)) + 1
         drawn = self._shapes.drawn(text, (begin, end), self._total)
+        if drawn is not None and not self._epochs.are_possible(drawn.first[1:], drawn.fields["epoch"][:-1]):
+            drawn = None  # a bar is missing
         self._reach = min(self._reach * _GROWTH, _LONGEST) if drawn is not None and drawn.end == end else _REACH
         return drawn
 
@@ -234,6 +238,8 @@ class HfTrainer:
 
     def _read_pairs(self, line: Line, text: str, found: dict[str, str]) -> Reading | None:
         if any(key in found for key in _TRAINING_KEYS):
+            if not self._place.is_whole(has_it="epoch" in found and ("learning_rate" in found or "lr" in found)):
+                return [Malformed(line.number, "truncated")]
             fields = training_fields(found)
             held = _Held(line, fields, results(found), _epoch(found, text), self._training(), is_training=True)
             return self._hold(held) if fields else None
@@ -315,7 +321,9 @@ class HfTrainer:
     def _steps(self, held: list[_Held], drawn: Bar | None) -> list[tuple[int | None, bool]]:
         beside = drawn or self._bar
         self._is_buffered = self._is_buffered or (beside is not None and not _is_one_moment(held))
-        if drawn is not None and not self._is_buffered:
+        first = held[0].epoch
+        is_late = drawn is not None and first is not None and not self._epochs.are_possible([drawn.done], [first.value])
+        if drawn is not None and not self._is_buffered and not is_late:  # else another process has torn the bar before this one
             if held[0].is_training:
                 self._epochs.observe(drawn.done, held[0].epoch)
             return [(drawn.done, True)] * len(held)

@@ -63,6 +63,8 @@ class ImageNet:
         return NOTHING
 
     def _training(self, line: Line, head: re.Match[str]) -> Reading | None:
+        if _TRAINING.search(line.text, head.end()) is not None:
+            return [Malformed(line.number, "truncated")]
         meters = _meters(line.text, head.end())
         if not meters:
             return [Malformed(line.number, "truncated")] if line.text[head.end() :].startswith(("Time", "time")) else None

@@ -70,7 +70,8 @@ class Keras:
         if (found := _EPOCH.match(text)) is not None:
             epoch = int(found["epoch"])
             if self._epoch is None or epoch <= self._epoch:
-                self._elapsed_s, self._length = 0.0, None
+                self._elapsed_s = 0.0
+                self._length = self._length if epoch == self._epoch != 1 else None  # as long again, or another rank's
             self._epoch, self._epochs, self._drawn = epoch, int(found["epochs"]), None
             return NOTHING
         if (found := _SAVING.match(text)) is not None:
@@ -78,14 +79,15 @@ class Keras:
             news = Checkpoint(CheckpointEvent.STARTED, step, found["path"])
             return [Record(line.number, stamp=line.stamp, phase=Phase.CHECKPOINTING, checkpoint=news)]
         if _STOPPED.match(text):
+            self._epoch = None
             return [Record(line.number, stamp=line.stamp, closes=True)]
         return NOTHING if _RATE_CHANGED.match(text) else None
 
     def _read(self, line: Line, text: str, head: re.Match[str], *, is_bar: bool) -> Reading | None:
         pairs = _pairs(text, head.end())
-        if pairs is None:
-            return [Malformed(line.number, "truncated")]
         done, total = _count(head)
+        if pairs is None or (total is not None and (done > total if is_bar else done != total)):
+            return [Malformed(line.number, "truncated")]
         if self._is_evaluation(done, total, pairs, is_bar=is_bar):
             return self._evaluation(line, pairs) if done == total else NOTHING
         is_again = is_bar and self._drawn is not None and self._drawn[0] == done

@@ -15,6 +15,7 @@ from typing import Final
 
 from trainer_exporter.formats.bars import SIGN
 from trainer_exporter.formats.base import LOSS, Format, Reading
+from trainer_exporter.formats.decimals import Constant
 from trainer_exporter.formats.dicts import MAX_METRICS
 from trainer_exporter.formats.titled_bars import LastRedraw, TitledBar, titled_bar, value
 from trainer_exporter.model import Checkpoint, CheckpointEvent, Line, Malformed, Phase, Record
@@ -48,6 +49,7 @@ class Lightning:
 
     def __init__(self) -> None:
         self._redraws = LastRedraw()
+        self._total = Constant()  # of rich's bar
         self._results = ""  # of the last validation, as printed in the bar
         self._announced = ""  # the result of this validation that was told in words
         self._has_bars = False
@@ -91,6 +93,8 @@ class Lightning:
         found = _RICH.match(line.text)
         if found is None:
             return [*self._redraws.given(), *self._evaluating(line)] if _NOT_TRAINING.match(line.text) else None
+        if not self._total.is_known(found["total"]):
+            return [*self._redraws.given(), Malformed(line.number, "number")]
         pairs = dict(_RICH_PAIR.findall(found["values"]))
         elapsed = duration(found["elapsed"])
         drawn = TitledBar("", int(found["done"]), int(found["total"]), elapsed, None, found["values"], pairs, "")

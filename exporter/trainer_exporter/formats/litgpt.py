@@ -16,11 +16,12 @@ from trainer_exporter.formats.base import LOSS, NOTHING, Format, Reading
 from trainer_exporter.model import Checkpoint, CheckpointEvent, Line, Malformed, Phase, Record
 from trainer_exporter.numbers import NUMBER, duration, number
 
+_LOSS: Final = rf"(?=-?\d+\.\d\d\d|-?[a-z]){NUMBER}"  # it has 3 decimals, or 4
 _ITERATION: Final = re.compile(
-    rf"^Epoch (?P<epoch>\d{{1,15}}) \| iter (?P<iter>\d{{1,15}}) step (?P<step>\d{{1,15}}) \| ?loss train: (?P<loss>{NUMBER}),"
+    rf"^Epoch (?P<epoch>\d{{1,15}}) \| iter (?P<iter>\d{{1,15}}) step (?P<step>\d{{1,15}}) \| ?loss train: (?P<loss>{_LOSS}),"
     rf"(?: val: (?:{NUMBER}|n/a) \| iter time: {NUMBER} ms(?: \(step\))?(?: remaining time: (?P<remaining>[\w, ]*\d+:\d\d:\d\d)$)?)?"
 )
-_TINY: Final = re.compile(rf"^iter (?P<iter>\d{{1,15}}) step (?P<step>\d{{1,15}}): loss (?P<loss>{NUMBER}), iter time: {NUMBER}ms")
+_TINY: Final = re.compile(rf"^iter (?P<iter>\d{{1,15}}) step (?P<step>\d{{1,15}}): loss (?P<loss>{_LOSS}), iter time: {NUMBER}ms")
 _VALIDATED: Final = re.compile(rf"^iter (?P<iter>\d{{1,15}}): val[ _]loss:? (?P<loss>{NUMBER}), val[ _]time:? {NUMBER} ?ms")
 _FINAL: Final = re.compile(rf"^Final evaluation \| val loss: (?P<loss>{NUMBER}) \| val ppl: (?P<ppl>\d+\.\d{{3}}|nan|inf)$")
 _SAVING: Final = re.compile(r"^Saving (?:checkpoint|LoRA weights|adapter weights|adapter v2 weights) to '(?P<path>[^']+)'")

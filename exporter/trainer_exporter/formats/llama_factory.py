@@ -20,6 +20,7 @@ from typing import Final
 
 from trainer_exporter.formats.announcements import RUNNING, Announcements
 from trainer_exporter.formats.base import LOSS, NOTHING, BlockReading, Format, Reading
+from trainer_exporter.formats.decimals import Always
 from trainer_exporter.formats.dicts import hidden_nonfinite, pairs, training_fields
 from trainer_exporter.formats.epochs import EpochMark, StepsFromEpochs
 from trainer_exporter.model import Checkpoint, CheckpointEvent, Column, Line, Malformed, Record, Table
@@ -39,6 +40,8 @@ _FIELDS: Final = {
 }
 _decode: Final = json.JSONDecoder().raw_decode
 _OPENING: Final = '{"current_steps": '
+_PLACE: Final = frozenset({"learning_rate", "epoch"})
+_LOSS: Final = '"loss": '
 _NO_OBJECT: Final = re.compile(rf"^(?!{re.escape(_OPENING)}[^{{}}\r\n]*\}}$)", re.MULTILINE)
 _TRIES: Final = 3  # to read a block that is not whole
 _DURATIONS: Final = {"elapsed_time": "elapsed_seconds", "remaining_time": "remaining_seconds"}
@@ -57,6 +60,8 @@ class LlamaFactory:
     def __init__(self) -> None:
         self._epochs = StepsFromEpochs()
         self._announcements = Announcements(self._epochs)
+        self._time = Always()  # in a line of JSON
+        self._place = Always()  # learning rate and epoch, in one with a loss
 
     @property
     def wants_all(self) -> bool:
@@ -65,7 +70,7 @@ class LlamaFactory:
     def parse(self, line: Line) -> Reading | None:
         text = line.text
         if text.startswith("{"):
-            return _json_line(line) if _is_json_line(text) else None
+            return self._json_line(line) if _is_json_line(text) else None
         if (logged := _LOGGED.match(text)) is not None:
             return self._logged(line, logged["text"])
         if _V1_LINE.match(text):
@@ -80,11 +85,24 @@ class LlamaFactory:
         count = min(map(len, columns.values()), default=0)
         if not count or not columns.keys() >= {"step", "loss"} or "eval_loss" in columns:
             return 0, NOTHING  # a closing word has no loss
+        is_timed, is_placed = "elapsed_seconds" in columns, columns.keys() >= _PLACE
+        if (self._time.is_usual and not is_timed) or (self._place.is_usual and not is_placed):
+            return 0, NOTHING
+        self._time.is_whole(has_it=is_timed)
+        self._place.is_whole(has_it=is_placed)
         told = {name: Column(range(count), values[:count]) for name, values in columns.items()}
         return count, [Table(range(first, first + count), told, precise=True)]
 
     def flush(self) -> Reading:
         return NOTHING
+
+    def _json_line(self, line: Line) -> Reading:
+        said = _json_line(line)
+        fields = said[0].fields if isinstance(said[0], Record) and line.text.startswith(_OPENING) else {}
+        is_whole = not fields or self._time.is_whole(has_it="elapsed_seconds" in fields)
+        if "loss" in fields:
+            is_whole = self._place.is_whole(has_it=fields.keys() >= _PLACE) and is_whole
+        return said if is_whole else [Malformed(line.number, "truncated")]
 
     def _logged(self, line: Line, text: str) -> Reading | None:
         if not text.startswith("{'loss': "):
@@ -109,7 +127,7 @@ def _json_line(line: Line) -> Reading:
         found, end = _decode(line.text)  # json.loads without its looks at what can surround a document
     except (ValueError, RecursionError):
         return [Malformed(line.number, "json")]
-    if end != len(line.text):
+    if end != len(line.text) or line.text.count(_LOSS) > 1:
         return [Malformed(line.number, "json")]
     record = _record(line, found, precise=True)
     return [record] if "step" in record.fields else [Malformed(line.number, "no_step")]
@@ -117,7 +135,10 @@ def _json_line(line: Line) -> Reading:
 
 def _documents(text: str) -> list[dict[str, object]]:
     """What the first of these lines hold, as far as all are objects of the same keys."""
-    found = _loaded(_alike(text))
+    text = _alike(text)
+    found = _loaded(text)
+    if text.count(_LOSS) != sum("loss" in document for document in found):
+        return []  # one has it twice, or some could not be read
     if len({*map(tuple, found)}) > 1:
         keys = tuple(found[0])
         return [*takewhile(lambda document: tuple(document) == keys, found)]

@@ -168,6 +168,8 @@ class Megatron:
             printed, _, value = piece.rpartition(": ")
             known = _FIELDS.get(printed)
             if known is not None and (read := number(value)) is not None:
+                if known[0] in fields:
+                    return Malformed(line.number, "number")  # two processes wrote into this line
                 fields[known[0]] = read / known[1]
         if len(fields) == 2:
             return Malformed(line.number, "truncated")

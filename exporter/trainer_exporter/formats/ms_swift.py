@@ -18,6 +18,7 @@ from typing import Final
 
 from trainer_exporter.formats.bars import bar
 from trainer_exporter.formats.base import LOSS, NOTHING, Format, Reading
+from trainer_exporter.formats.decimals import Always
 from trainer_exporter.formats.dicts import evaluation, has_own_step, hidden_nonfinite, pairs, results, training_fields
 from trainer_exporter.model import Checkpoint, CheckpointEvent, Line, Malformed, Phase, Record
 from trainer_exporter.numbers import integer
@@ -32,6 +33,11 @@ _LAST: Final = re.compile(r"^last_model_checkpoint: (?P<path>\S+)$")
 _NUMBERED: Final = re.compile(r"^checkpoint-(\d{1,15})(?:-merged)?$")
 _DURATION: Final = re.compile(r"^(?:(\d{1,9})d ?)?(?:(\d{1,9})h ?)?(?:(\d{1,9})m ?)?(?:(\d{1,9})s)?$")
 _UNITS_S: Final = (86400, 3600, 60, 1)
+# So it prints no number: json.dumps gives a float a point, and all floats are rounded to 8 decimals.
+_WHOLE: Final = re.compile(r"[1-9]\d*$")
+_FLOATS: Final = ("loss", "grad_norm", "learning_rate")
+_DECIMALS: Final = re.compile(r"-?\d+\.(?P<decimals>\d+)(?:e-(?P<exponent>\d\d))?$")
+_MOST_DECIMALS: Final = 8
 _TITLES: Final = ("Train: ", "Val: ")
 
 
@@ -42,6 +48,7 @@ class MsSwift:
         self._step: int | None = None  # as last reported
         self._total: int | None = None
         self._phase: Phase | None = None
+        self._rate = Always()  # in a dictionary with a loss
 
     @property
     def wants_all(self) -> bool:
@@ -76,6 +83,8 @@ class MsSwift:
         step, total = _place(found)
         if step is None:
             return [Malformed(line.number, "no_step")]
+        if not _is_printed(found) or ("loss" in found and not self._rate.is_whole(has_it="learning_rate" in found)):
+            return [Malformed(line.number, "number")]
         return [self._record(line, found, step, total)]
 
     def _record(self, line: Line, found: dict[str, str], step: int, total: int | None) -> Record:
@@ -139,6 +148,13 @@ def _keys(text: str) -> dict[str, str]:
     except (ValueError, RecursionError):
         return {}
     return {key: str(value) for key, value in found.items() if isinstance(value, (int, float, str)) and not isinstance(value, bool)}
+
+
+def _is_printed(found: dict[str, str]) -> bool:
+    """Whether one process printed these numbers; else they are glued from those of two."""
+    loss = _DECIMALS.match(found.get("loss", ""))
+    is_rounded = loss is None or len(loss["decimals"]) + int(loss["exponent"] or 0) <= _MOST_DECIMALS
+    return is_rounded and not any(_WHOLE.match(found.get(key, "")) for key in _FLOATS)
 
 
 def _place(found: dict[str, str]) -> tuple[int | None, int | None]:

@@ -10,6 +10,7 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
+from trainer_exporter.formats.decimals import Constant
 from trainer_exporter.formats.dicts import MAX_METRICS
 from trainer_exporter.model import Line, Malformed, Record, Stamp
 from trainer_exporter.numbers import NUMBER, moment, number
@@ -70,6 +71,7 @@ class Block:
 
     def __init__(self) -> None:
         self.step: int | None = None
+        self._total = Constant()
         self._stamp: Stamp | None = None  # of the header: a block is one message
         self._left = 0
         self._tokens: float | None = None
@@ -101,7 +103,7 @@ class Block:
         self.opens(said.stamp)
         self.step = int(found["step"])
         fields: dict[str, float] = {"step": self.step}
-        if found["total"].isdecimal():
+        if found["total"].isdecimal() and self._total.is_known(found["total"]):
             fields["target_steps"] = int(found["total"])
         if found["epoch"]:
             fields["epoch"] = int(found["epoch"])

@@ -70,7 +70,7 @@ class OpenClip:
         if fields.get("learning_rate") == 0.0:
             del fields["learning_rate"]
         batch = _BATCH.search(text, at)
-        if not fields and batch is None:
+        if "Train Epoch: " in text[at:] or (not fields and batch is None):
             return Malformed(line.number, "truncated")
         fields |= _speed(batch)
         self._is_evaluating = False

@@ -129,6 +129,8 @@ class OpenRlhf:
 
     def _record(self, line: Line, progress: Mapping[str, float], found: Mapping[str, float]) -> Record:
         fields = {_FIELDS[key]: value for key, value in found.items() if key in _FIELDS}
+        if fields.get("learning_rate", 0.0) >= 1.0:
+            del fields["learning_rate"]  # another process's line has cut its exponent off
         metrics = {key: value for key, value in found.items() if key in _RESULTS}
         return Record(line.number, {**progress, **fields}, metrics, stamp=line.stamp)
 

@@ -24,6 +24,7 @@ _FIELDS: Final = {
     "train/global_batch_size": "global_batch_size",
     "perf/actor_train_tflops": "tflops_per_gpu",
 }
+_STEP: Final = "train/step"
 _RESULT: Final = re.compile(
     r"train/(?:entropy_loss|kl_loss|ppo_kl|pg_clipfrac)|rollout/(?:raw_reward|response_lengths?|rewards)|eval/[\w.@ -]+|passrate/.+"
 )
@@ -48,6 +49,8 @@ class Slime:
         fields = {_FIELDS[key]: value for key, value in read.items() if key in _FIELDS}
         if found["kind"] == "step":
             fields["step"] = int(found["number"])
+            if read.get(_STEP, fields["step"]) != fields["step"] or any(key.startswith("eval/") for key in read):
+                return [Malformed(line.number, "number")]  # half of it is another line's
         metrics = [(key, value) for key, value in read.items() if _RESULT.fullmatch(key) and not key.endswith("/step")]
         return [Record(line.number, fields, dict(metrics[:MAX_METRICS]), stamp=line.stamp)] if fields or metrics else NOTHING
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from trainer_exporter.formats.bars import DRAWING, RATE, TIME, is_share
+from trainer_exporter.formats.bars import COUNT, DRAWING, RATE, TIME, is_share
 from trainer_exporter.model import Record
 from trainer_exporter.numbers import duration, number
 
@@ -19,7 +19,7 @@ _HEAD_CHARACTERS: Final = 300
 _BAR_CHARACTERS: Final = 4096
 _PERCENT: Final = re.compile(r"(\d{1,3})%$")
 _BAR: Final = re.compile(
-    rf"{DRAWING} *(?P<done>\d{{1,15}})/(?P<total>\d{{1,15}}|\?) \[(?P<elapsed>{TIME})<(?P<remaining>{TIME}|\?)"
+    rf"{DRAWING} *(?P<done>{COUNT})/(?P<total>\d{{1,15}}|\?) \[(?P<elapsed>{TIME})<(?P<remaining>{TIME}|\?)"
     rf"(?:, *{RATE} ?(?:it/s|s/it|[a-z]+/s|s/[a-z]+))?"
     r"(?:, (?P<postfix>(?:[^\[\]]|\[[^\[\]]*\])*))?(?P<close>\])?"
 )

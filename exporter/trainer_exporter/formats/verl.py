@@ -40,8 +40,9 @@ _FIELDS: Final[dict[str, tuple[str, float]]] = {
     "train/mfu": ("mfu_ratio", 1.0),
     "train/total_tokens(B)": ("total_tokens", 1e9),
 }
-_FLOATS: Final = frozenset({"actor/pg_loss", "train/loss", "val/loss", "actor/grad_norm", "train/grad_norm"})  # they have a point
 _RATES: Final = frozenset({"actor/lr", "train/lr", "train/lr(1e-3)"})
+# They have a point, or an exponent.
+_FLOATS: Final = _RATES | {"actor/pg_loss", "train/loss", "val/loss", "actor/grad_norm", "train/grad_norm"}
 _TOKENS: Final = "perf/total_num_tokens"
 # The last value may be torn; of all that are wanted only these stand there.
 _LAST: Final = ("val", "train/total_tokens(B):", "train/time(s):")
