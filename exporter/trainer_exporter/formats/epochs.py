@@ -100,7 +100,7 @@ class StepsFromEpochs:
                 self._learned = (per_epoch, error)
 
     def are_possible(self, steps: Sequence[int], epochs: Sequence[float]) -> bool:
-        """Whether none of these steps lies far ahead of the epoch printed with it; True also where the steps of an epoch are not announced."""
+        """Whether none of these steps lies far ahead of the epoch printed with it, as far as the steps of an epoch were announced."""
         per_epoch = self._announced_steps_per_epoch()
         if per_epoch is None:
             return True

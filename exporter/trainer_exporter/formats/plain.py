@@ -75,7 +75,9 @@ _PAIR: Final = re.compile(
 )
 _DELTA: Final = re.compile(rf"\((?:Δ|∆|d(?:elta)?) *=? *{NUMBER}\)")
 _RATE: Final = re.compile(rf"(?<![\w.])({NUMBER}) ?(samples|tokens|tok)/s(?:ec)?\b(?! *[:=])")
-_UNIT: Final = re.compile(r"/[A-Za-z]| ?(?:MFU|[KMGT]i?B|sec(?:ond)?s?|tok(?:ens)?/s|samples/s)\b(?! *[:=])")  # behind what has none
+# Behind what has no unit; where a number follows, it is the next name: "loss 2.31 s/it 0.5".
+_UNIT: Final = re.compile(r"/(?!\w+ *[:=])[A-Za-z]| ?(?:MFU|[KMGT]i?B|sec(?:ond)?s?|tok(?:ens)?/s|samples/s)\b(?!/| *[:=]? *\d)")
+_NAME: Final = re.compile(r"[/\w]* *[:=]? *[-+]?\d")
 _NO_LOSS: Final = "-1.00000"  # what torchtitan prints where there is none
 _CODE: Final = re.compile(r"[a-z_]\(|\w\{|\{\w")  # a call, a constructor's print-out, a template
 _WORD: Final = re.compile(r"[^\W\d_]{2,}")
@@ -200,7 +202,8 @@ def _is_one_writers(found: re.Match[str], key: str) -> bool:
         return not found["unit"]
     if _ALIASES.get(key) not in _IN_DECIMALS:
         return True
-    if found["unit"] or _UNIT.match(found.string, found.end()) or found["value"] == _NO_LOSS:
+    has_unit = found["unit"] is not None and _NAME.match(found.string, found.end("unit")) is None
+    if has_unit or _UNIT.match(found.string, found.end()) or found["value"] == _NO_LOSS:
         return False
     texts = (found["value"], found["now"])
     return all(text is None or (is_printed(text) and text[-1] not in "KM" and (not text.isdigit() or text == "0")) for text in texts)

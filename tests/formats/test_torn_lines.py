@@ -1,0 +1,179 @@
+"""Lines that two processes have written, as far as one can tell them from those of one process: by what no program prints, and by what
+the lines before them had. What comes of them may lose a field; it must not say a value that nobody printed.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from trainer_exporter.formats import registry
+from trainer_exporter.intake import Intake
+from trainer_exporter.model import Chunk, Record
+
+
+def records(*lines: str) -> list[Record]:
+    """What a file of these lines says."""
+    intake = Intake(registry())
+    data = "".join(f"{line}\n" for line in lines).encode()
+    said = [*intake.feed(Chunk(data, 1, 0.0, live=False)), *intake.flush()]
+    return [one for one in said if isinstance(one, Record)]
+
+
+BAR = "Steps:  28%|██▊       | {} [00:02<00:05,  7.97it/s, {}]"
+REFUSED = {
+    "two counts in a bar": BAR.format("1717/60", "loss=0.724, lr=0.00147"),
+    "two totals in a bar": BAR.format("17/6060", "loss=0.724, lr=0.00147"),
+    "a bar in a bar": BAR.format("17/60", "loss=0.0:00,  7.15it/s, loss=1.79"),
+    "zeros before a number": BAR.format("17/60", "loss=00147"),
+    "the end of another number": "step: 20, loss: 0.5123.483",
+    "a warning behind a loss": "step 20 | loss: 10.8031*******75",
+    "a number behind a loss": "Step [100/300], Loss: 1.40082 4711 torch",
+    "a whole number for a loss": "step: 20, loss: 96",
+    "a key twice": "step: 20, loss: 0.5, lr: 1e-4 step: 20, loss: 0.7",
+    "a step with a unit": "step 1w model from scratch000: train loss 3.2796, val loss 3.96",
+    "nanoGPT's decimals": "step 750: train loss 3.702827, val loss 3.7113",
+    "llm.c's decimals": "s:1 trl:10.800000 norm:1.12",
+    "llm.c's columns": "step  502/1200 | loss 3.996411 (+1.52z)| norm 0.5173 (+0.46z)| lr 4.27e-0 (-0.01z)| 142.79 ms | 3684328 tok/s",
+    "nanochat's padding": "step 864432/00100 (4.00%) | loss: 10.258497 | lrm: 0.49 | dt: 432.01ms | tok/sec: 1,213,604 | epoch: 1",
+    "modded-nanogpt's total": "step:1750/175 val_loss:3.1000 train_time:10233ms step_avg:81.87ms",
+    "MaxText's decimals": "completed step: 22, seconds: 5.426, TFLOP/s/device: 140.988, loss: 9.39010, lm_loss: 9.390",
+    "Keras's decimals": "13/50 - 4s - 9ms/step - loss: 1.71481552 - accuracy: 0.3908",
+    "a key twice in JSON": '{"step": 10, "loss": 2.25, "step": 20, "loss": 1.5}',
+    "a whole number for verl's loss": "step:2 - train/loss:5396891288259 - train/lr:2.0000000000000003e-06 - train/mfu:0.31946818795207316",
+    "a whole number for mmengine's loss": '{"lr": 0.005, "data_time": 0.0125, "loss":49, "time": 0.25, "epoch": 1, "step": 10}',
+    "a whole number for a result of mmengine": '{"accuracy": 96.898, "data_time": 0.00071, "loss":49, "time": 0.000754, "step": 3}',
+    "a whole number for a loss in a dictionary": "{'loss': 556, 'grad_norm': 1.8771879511, 'learning_rate': 0.034736, 'epoch': 0.37}",
+    "a whole number for a rate in a dictionary": "{'loss': 2.1, 'grad_norm': 1.7748, 'learning_rate': 275, 'epoch': 1.2}",
+    "a rate of hundreds": "{'loss': '0.9133', 'grad_norm': '0.7892', 'learning_rate': '979', 'epoch': '1.629'}",
+    "zeros where version 5 prints an exponent": "{'loss': '4.204', 'grad_norm': '1.881', 'learning_rate': '0.000009944', 'epoch': '0.35'}",
+    "half an inf": "{'loss': in05, 'learning_rate': 2e-05, 'epoch': 1.3}",
+    "ms-swift's decimals": "{'loss': 1.888751333e-05, 'epoch': 1.25, 'global_step/max_steps': '25/60', 'elapsed_time': '1m 30s'}",
+    "a whole number for ms-swift's rate": '{"loss": 4.24308252, "learning_rate": 2313, "global_step/max_steps": "28/40"}',
+    "a loss with the unit of a rate": "step  401/1200 | 145.71 ms | 55.4% bf16 MFU | 3598264 loss 3.289 tok/s",
+    "a loss with the unit of a time": "12:01:00 SUCCESS Step 1 |  14.79s | Loss 0.20 seconds",
+    "a loss with the unit of a size": "09:11:36 SUCCESS Step 9 |   2.21s | Loss 179.8 GiB (77.6%)",
+    "a loss with the unit of another": "step 1200/1200 | loss 3.5216 MFU | 3520852 tok/s",
+    "millions for a loss": "iter 1000: loss 9M",
+    "a path behind a loss": "step 250: train loss 5.11/distributed/run.py:770, val loss 5.1432",
+    "torchtitan's, without its head": "1:10,757 - root - INFO - step: 10  loss: -1.00000  grad_norm:  2.9548  memory: 38.61GiB(48.29%)",
+    "a zero before a bar's count": BAR.format("017/60", "loss=0.00491"),
+    "another line of ImageNet's": "Epoch: [0][  1/30]\tTime  0.201 ( 0.301)\tLoss 6.9Epoch: [0][  1/30]\tTime  0.838 ( 0.852)"
+    "\tLoss 6.000e+00 (6.9000e+00)\tAcc@1  15.62 ( 14.50)",
+    "another line of OpenCLIP's": "2024-02-11,06:00:50 | INFO | Train Epoch: 0 [ 823296/8192000 (10%)] Loss: 7.1| Train Epoch: 1 "
+    "[   4096/8192000 (0%)] Loss: 6.99834 (7.539) Data (t): 0.089 Batch (t): 0.368, 4385.21/s LR: 0.000075 Logit Scale: 14.693",
+    "a name twice in Detectron2's": "[11/02 14:02:15 d2.utils.events]:  eta: 0:14:41  iter: 1919  total_loss: 3.19  loss_cls: 1.532  "
+    "total_loss: 3.11  loss_cls: 1.244  time: 0.1887  last_time: 0.4253  lr: 0.0067983  max_mem: 5123M",
+    "a name twice in Megatron's": " iteration       10/   10640 | consumed samples:        10240 | elapsed time per iteration (ms): "
+    "5321.4 | learning rate: 1.382E-05 | global batch size:  1024 | lm loss: 1.432485E+01 | global batch size:     4 |",
+    "litgpt's decimals": "Epoch 1 | iter 165 step 41 | loss train: 8.97, val: n/a | iter time: 415.75 ms",
+    "a whole number for build-nanogpt's loss": "step    2 | loss: 1004 | dt: 91.90ms | tok/sec: 178287.70",
+    "a whole number for verl's rate": "step:11 - train/loss:1.5402 - train/lr(1e-3):9807 - train/global_tokens:65536 - train/mfu:0.3",
+    "an evaluation's step in slime's": "model.py:918 - step 4: {'train/loss': -0.0052309694088, 'eval/step': 3}",
+    "another step in slime's": "model.py:918 - step 72491: {'train/loss': -0.0052309694088, 'train/step': 1}",
+    "half of fairseq's exponent": "epoch 001:    300 / 48213 loss=10.55, ppl=1663.87, wps=98672, num_updates=300, lr=7.4e-0, wall=819",
+    "more digits than a float": '{"step": 10, "loss": 0.2994443828599717665958767}',
+}
+
+
+@pytest.mark.parametrize("line", REFUSED.values(), ids=REFUSED.keys())
+def test_a_line_of_two_processes_tells_nothing(line: str) -> None:
+    told = records(line)
+
+    assert [record.fields for record in told if record.fields] == []
+
+
+LOST = {
+    "OpenRLHF's rate without its exponent": (
+        "Episode [1/1]:  35%|███       | 7/20 [13:46<25:34, 118.00s/it, policy_loss=-0.0045, actor_lr=38, kl=0.0072]",
+        "learning_rate",
+    ),
+    "the rate of another in DeepSpeed's list": (
+        "[2026-03-07 10:00:20,100] [INFO] [logging.py:96:log_dist] [Rank 0] step=10, skipped=0, lr=[9.00, Time/seq 0.12s.9e-06, 9.2e-06], "
+        "mom=[(0.5, 0.15), (0.3, 0.55)]",
+        "learning_rate",
+    ),
+}
+
+
+@pytest.mark.parametrize(("line", "field"), LOST.values(), ids=LOST.keys())
+def test_a_number_that_another_process_cut_is_lost(line: str, field: str) -> None:
+    told = records(line)
+
+    assert [record.fields for record in told if field in record.fields] == []
+    assert told
+
+
+DICTIONARY = "{{'loss': 1.8421, 'grad_norm': 0.7312498688697815, 'learning_rate': 4.829e-05, 'epoch': {}}}"
+JSON_LINE = '{{"current_steps": {}, "total_steps": 50, "loss": 2.5, "lr": 5e-05, "epoch": 0.5, "elapsed_time": "0:00:01"}}'
+RICH = "Epoch {}/4 ━━━━━━━━━━━━━━━━ {}/16 0:00:01 • 0:00:02 9.10it/s v_num: 0.000 train_loss: {}"
+KERAS = "782/782 - 19s - 24ms/step - accuracy: 0.3592 - loss: {}"
+TORCHTUNE = "Step {} | loss:{} lr:2e-05 tokens_per_second_per_gpu:2841.17 grad_norm:0.81 "
+OLMO = "2026-02-03 09:30:4{0}.417\tnode1:0\tolmo.train:967\tINFO\t[step={0}/739328,epoch=0]"
+AFTER_OTHERS = {
+    "a dictionary without the epoch that the ones before had": (
+        [DICTIONARY.format("0.34"), DICTIONARY.format("0.35")],
+        "{'loss': 0.383769, 'grad_norm': 0.7, 'learning_rate': 4.8e-05}",
+    ),
+    "a line of LLaMA-Factory's without the time that the ones before had": (
+        [JSON_LINE.format(20), JSON_LINE.format(22)],
+        '{"current_steps": 24, "total_steps": 50, "loss": 3.2876651, "total_tokens": 75072}',
+    ),
+    "another total in Lightning's rich bar": (
+        [RICH.format(0, 4, "0.512"), RICH.format(0, 5, "0.411")],
+        "Epoch 0/4 ━━━━━━━━━━━━━━━━ 6/6 0:00:01 • 0:00:02 9.10it/s v_num: 0.000 train_loss: 0.112",
+    ),
+    "an evaluation after the epoch that the other rank begins": (
+        ["Epoch 11/20", KERAS.format("1.4346"), "Epoch 12/20", KERAS.format("1.2106"), "Epoch 12/20"],
+        "157/157 - 2s - 11ms/step - accuracy: 0.7211 - loss: 0.7488",
+    ),
+    "more batches than Keras has": (
+        ["Epoch 1/4", " 50/50 [==============================] - 4s 9ms/step - loss: 1.7863 - accuracy: 0.2224", "Epoch 2/4"],
+        "113/50 [======>.......................] - ETA: 4s - loss: 1.5863 - accuracy: 0.3224",
+    ),
+    "half of Keras's line": (["Epoch 1/4", KERAS.format("1.4346"), "Epoch 2/4"], KERAS.format("1.2106").replace("782/", "82/")),
+    "too few digits for torchtune": (
+        [TORCHTUNE.format(at, f"1.86370657254102{at}") for at in range(1, 6)],
+        TORCHTUNE.format(6, "1.86370657254"),
+    ),
+    "another total of OLMo's": ([OLMO.format(1), OLMO.format(2)], OLMO.format(3).replace("739328", "79328")),
+}
+
+
+@pytest.mark.parametrize(("before", "line"), AFTER_OTHERS.values(), ids=AFTER_OTHERS.keys())
+def test_a_line_that_is_not_as_the_ones_before_tells_nothing_of_training(before: list[str], line: str) -> None:
+    told = records(*before, line)
+
+    training = [record for record in told if record.fields.keys() & {"loss", "learning_rate", "target_steps"}]
+    assert training
+    assert [record.fields for record in training if record.line > len(before)] == []
+
+
+@pytest.mark.parametrize(("before", "line"), [AFTER_OTHERS[name] for name in list(AFTER_OTHERS)[:2]], ids=list(AFTER_OTHERS)[:2])
+def test_a_program_that_prints_less_from_now_on_is_believed_from_its_second_line_on(before: list[str], line: str) -> None:
+    told = records(*before, line, line)
+
+    assert [record.line for record in told if record.line > len(before) and "loss" in record.fields] == [len(before) + 2]
+
+
+CONSOLE = """\
+***** Running training *****
+  Num examples = 6,400
+  Num Epochs = 1
+  Total train batch size (w. parallel, distributed & accumulation) = 16
+  Total optimization steps = 400
+
+  4%|▍         | 18/400 [00:01<03:11,  2.00it/s]
+{'loss': 1.5, 'grad_norm': 0.5, 'learning_rate': 1e-05, 'epoch': 0.05}
+
+  5%|▌         | 20/400 /usr/lib/python3.11/site-packages/torch/utils/c[00:01<03:10,  2.00it/s]
+ 10%|▉         | 39/400 [00:02<03:00,  2.00it/s]
+{'loss': 1.4, 'grad_norm': 0.5, 'learning_rate': 1e-05, 'epoch': 0.1}
+
+ 10%|█         | 40/400 [00:02<03:00,  2.00it/s]
+"""
+
+
+def test_the_bar_after_one_that_a_warning_tore_does_not_tell_the_step_of_the_line_before_it() -> None:
+    told = records(*CONSOLE.splitlines())
+
+    assert [(record.fields["step"], record.fields["loss"]) for record in told if "loss" in record.fields] == [(20, 1.5), (40, 1.4)]
