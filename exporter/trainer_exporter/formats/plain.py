@@ -76,7 +76,7 @@ _PAIR: Final = re.compile(
 _DELTA: Final = re.compile(rf"\((?:Δ|∆|d(?:elta)?) *=? *{NUMBER}\)")
 _RATE: Final = re.compile(rf"(?<![\w.])({NUMBER}) ?(samples|tokens|tok)/s(?:ec)?\b(?! *[:=])")
 # Behind what has no unit; where a number follows, it is the next name: "loss 2.31 s/it 0.5".
-_UNIT: Final = re.compile(r"/(?!\w+ *[:=])[A-Za-z]| ?(?:MFU|[KMGT]i?B|sec(?:ond)?s?|tok(?:ens)?/s|samples/s)\b(?!/| *[:=]? *\d)")
+_UNIT: Final = re.compile(r"/(?!\w+ *[:=]? *\d)[A-Za-z]| ?(?:MFU|[KMGT]i?B|sec(?:ond)?s?|tok(?:ens)?/s|samples/s)\b(?!/| *[:=]? *\d)")
 _NAME: Final = re.compile(r"[/\w]* *[:=]? *[-+]?\d")
 _NO_LOSS: Final = "-1.00000"  # what torchtitan prints where there is none
 _CODE: Final = re.compile(r"[a-z_]\(|\w\{|\{\w")  # a call, a constructor's print-out, a template
