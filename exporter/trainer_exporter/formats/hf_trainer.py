@@ -69,6 +69,7 @@ class HfTrainer:
         self._reach = _REACH
         self._has_lines = False  # of this training: a loss has been printed
         self._has_closed = False
+        self._is_torn = False  # a bar has been, since the last line: its place may be that of the next bar no more
         self._told: EpochMark | None = None  # of a line that was given out before the bar behind it came
         self._is_buffered = False  # records come out of a buffer, in bursts, while the bar goes on
         self._phase: Phase | None = None
@@ -180,6 +181,7 @@ class HfTrainer:
 
     def _read_bar(self, line: Line, text: str) -> list[Record | Malformed]:
         drawn = bar(text)
+        self._is_torn = self._is_torn or drawn is None or (not drawn.is_plain and drawn.total == self._total)
         if drawn is None or not drawn.is_plain:
             is_save = self._is_at_work and SAVE in text
             return self._enter(line, Phase.CHECKPOINTING) if is_save else []
@@ -192,6 +194,7 @@ class HfTrainer:
         self._announcements.end_block()
         out = self._resolved(drawn) if self._held else []
         self._learn_late(drawn)
+        self._is_torn = False
         self._bar = drawn
         if self._pending is not None and self._pending[0].number != line.number:
             out += self._taken_pending()
@@ -269,6 +272,7 @@ class HfTrainer:
 
     def _hold(self, held: _Held) -> Reading:
         self._announcements.end_block()
+        self._is_torn = self._is_torn and bool(self._held)
         self._held.append(held)
         if held.is_training and self._has_closed:
             self._has_closed, self._total = False, None
@@ -307,7 +311,7 @@ class HfTrainer:
 
     def _learn_late(self, drawn: Bar) -> None:
         """A followed log shows the bar behind a line only with the bar's next redraw, when the line has long been told."""
-        if self._told is not None and not self._is_buffered:
+        if self._told is not None and not self._is_buffered and not self._is_torn:
             self._epochs.observe(drawn.done, self._told)
         self._told = None
 
@@ -321,9 +325,8 @@ class HfTrainer:
     def _steps(self, held: list[_Held], drawn: Bar | None) -> list[tuple[int | None, bool]]:
         beside = drawn or self._bar
         self._is_buffered = self._is_buffered or (beside is not None and not _is_one_moment(held))
-        first = held[0].epoch
-        is_late = drawn is not None and first is not None and not self._epochs.are_possible([drawn.done], [first.value])
-        if drawn is not None and not self._is_buffered and not is_late:  # else another process has torn the bar before this one
+        is_late = self._is_torn or (drawn is not None and not self._is_possible(drawn, held[0].epoch))
+        if drawn is not None and not self._is_buffered and not is_late:
             if held[0].is_training:
                 self._epochs.observe(drawn.done, held[0].epoch)
             return [(drawn.done, True)] * len(held)
@@ -336,7 +339,11 @@ class HfTrainer:
         if found[-1][0] is None and beside is not None:
             found = [*found[:-1], (beside.done, False)]
         # The bar has gone ahead of what a buffer gives out late: no step of that may pass for a restart.
-        return [(step, is_exact and not self._is_buffered) for step, is_exact in found]
+        return [(step, is_exact and not self._is_buffered and not is_late) for step, is_exact in found]
+
+    def _is_possible(self, drawn: Bar, epoch: EpochMark | None) -> bool:
+        """Whether the bar may be the one behind a line of this epoch. It is another where another process has torn that one."""
+        return epoch is None or self._epochs.are_possible([drawn.done], [epoch.value])
 
 
 def _is_one_moment(held: list[_Held]) -> bool:
