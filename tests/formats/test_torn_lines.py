@@ -177,3 +177,55 @@ def test_the_bar_after_one_that_a_warning_tore_does_not_tell_the_step_of_the_lin
     told = records(*CONSOLE.splitlines())
 
     assert [(record.fields["step"], record.fields["loss"]) for record in told if "loss" in record.fields] == [(20, 1.5), (40, 1.4)]
+
+
+REDRAWN = "Steps:  {}%|██▊       | {}/60 [00:02<00:05,  7.97it/s, loss={}]"
+# tqdm moves the count, and then the script changes the values: of two redraws of a count the second is right.
+REDRAWS = [(28, 17, 0.9), (28, 17, 0.8), (30, 18, 0.8), (30, 18, 0.7), (32, 19, 0.7), (32, 19, 0.6), (33, 20, 0.6)]
+
+
+def losses(*lines: str) -> dict[float, float]:
+    """What is told of each step."""
+    return {record.fields["step"]: record.fields["loss"] for record in records(*lines) if "loss" in record.fields}
+
+
+def test_a_warning_between_two_redraws_of_a_count_does_not_make_the_first_of_them_right() -> None:
+    drawn = [REDRAWN.format(*one) for one in REDRAWS]
+
+    told = losses("\r".join(drawn[:3]) + "UserWarning: lr_scheduler.step() before optimizer.step()", "\r".join(drawn[3:]))
+
+    assert told == {17: 0.8, 18: 0.7, 19: 0.6}
+
+
+def test_a_count_of_which_the_last_redraw_is_torn_is_lost() -> None:
+    drawn = [REDRAWN.format(*one) for one in REDRAWS]
+    torn = drawn[3].replace("00:05,  7", "00:0UserWarning: lr_scheduler.step() before optimizer.step()\n5,  7")
+
+    told = losses("\r".join([*drawn[:3], torn, *drawn[4:]]))
+
+    assert told == {17: 0.8, 19: 0.6}
+
+
+OLMO_CORE = "2026-02-03 09:34:5{0}.360\tnode1:0\tolmo_core.train.callbacks.console_logger:90\tINFO\t[step={0}/1000,epoch=1]"
+FIGURES = ("    train/CE loss=10.8{}", "    train/PPL=48,849", "    optim/total grad norm=1.86{}", "    throughput/device/MFU=40.19")
+COMPOSER = ("\t Train time/epoch: 0", "\t Train loss/train/total: 9.355{}", "\t Train l2_norm/grad/global: 1.135{}")
+NEMO_RL = ("📊 Training Results:", "  • Loss: -0.005{}", "⏱️  Timing:", "  • Total step time: 111.3{}s")
+
+
+@pytest.mark.parametrize(
+    ("header", "figures"),
+    [
+        (OLMO_CORE, FIGURES),
+        ("[batch={}/4800]:", COMPOSER),
+        ("========================= Step {}/6 =========================", NEMO_RL),
+    ],
+    ids=["olmo_core", "composer", "nemo_rl"],
+)
+def test_figures_behind_a_header_that_is_torn_are_not_those_of_the_step_before(header: str, figures: tuple[str, ...]) -> None:
+    blocks = [[header.format(step), *(one.format(step) for one in figures)] for step in (1, 2, 3, 4)]
+    blocks[2][0] = blocks[2][0][:12] + "gpu-17:4711:4820 [3] NCCL INFO Channel 03/08 : 0[7000] -> 1[f000] via P2P/CUMEM"
+
+    told = records(*(line for block in blocks for line in block))
+
+    shown = [(record.fields.get("step"), (record.line - 1) // len(blocks[0]) + 1) for record in told if "loss" in record.fields]
+    assert shown[1:] == [(2, 2), (4, 4)]  # composer's first header is not known as its own

@@ -49,6 +49,7 @@ class Accelerate:
         self._is_fresh = False  # a bar has begun, and shown no value yet
         self._shown: int | None = None  # the count last drawn
         self._has_values_first = False
+        self._is_torn = False  # a redraw has been: it may have been the first of the next count
         self._is_evaluating = False
         self._has_trained = False
 
@@ -61,6 +62,9 @@ class Accelerate:
         drawn = titled_bar(text) if "%|" in text else None
         if drawn is not None:
             return self._bar(line, drawn)
+        if "%|" in text:
+            self._is_torn = True
+            self._redraws.torn()
         said = self._words(line)
         return None if said is None else [*self._redraws.given(), *said]
 
@@ -84,7 +88,7 @@ class Accelerate:
             self._has_values_first = True
             return [*self._redraws.given(), *self._behind(line, drawn)]
         out = self._drawn(line, drawn, drawn.total)
-        return [*out, *self._redraws.given(), *self._behind(line, drawn)] if drawn.rest else out
+        return [*out, *self._behind(line, drawn)] if drawn.rest else out
 
     def _behind(self, line: Line, drawn: TitledBar) -> list[Record]:
         """What a logger printed on the bar's line."""
@@ -96,7 +100,10 @@ class Accelerate:
         place = self._counter.place(drawn.done, total, epoch, is_fresh=self._is_fresh)
         self._is_fresh = False
         count = (self._counter.number, drawn.done)
-        out = self._redraws.make_way(count, line.number)
+        out = self._redraws.make_way(count)
+        is_torn, self._is_torn = self._is_torn, False
+        if is_torn and self._has_values_first:
+            self._redraws.told = count
         if drawn.done == 0 or count == self._redraws.told:
             return out
         self._has_trained, self._is_evaluating = True, False

@@ -52,6 +52,8 @@ class Composer:
         self._counted: dict[str, float] = {}  # whole numbers, of which only the next line shows that they were not torn
         self._next_step: int | None = None
         self._names: set[str] = set()
+        self._seen: set[str] = set()  # figures of training that stand behind this header
+        self._has_header = True  # else it was torn: the step is known again from the index among the figures, or from the next one
 
     @property
     def wants_all(self) -> bool:
@@ -79,6 +81,7 @@ class Composer:
         done, total = int(found["done"]), int(found["total"]) if found["total"] else None
         self._is_evaluating, self._next_step = False, None
         self._counted.clear()
+        self._seen, self._has_header = set(), True
         fields: dict[str, float] = {}
         if found["epoch"]:
             fields["epoch"] = int(found["epoch"])
@@ -93,13 +96,25 @@ class Composer:
 
     def _figure(self, line: Line, found: re.Match[str]) -> Reading:
         key, text = found["key"], found["value"]
+        if found["kind"] == "Train":
+            self._follow(key)
         if self._step is None:
             self._step = self._next_step
         if text.isdecimal() and len(text) <= _DIGITS:
             return self._count(key, int(text))
         if not _DECIMALS.search(text):
             return [Malformed(line.number, "truncated")]
+        if self._step is None and not self._has_header:
+            return [Malformed(line.number, "no_step")]
         return self._result(line, key, text) if found["kind"] == "Eval" else self._train(line, key, text)
+
+    def _follow(self, key: str) -> None:
+        """A figure that stands a second time behind one header is the next one's."""
+        if key in self._seen:
+            self._seen, self._has_header = set(), False
+            self._step = self._next_step = None
+            self._counted.clear()
+        self._seen.add(key)
 
     def _count(self, key: str, value: int) -> Reading:
         if key == _INDEX:

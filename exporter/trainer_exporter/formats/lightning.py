@@ -69,6 +69,8 @@ class Lightning:
         drawn = titled_bar(text) if "%|" in text or "/? [" in text else None
         if drawn is not None:
             return self._bar(line, drawn)
+        if "%|" in text:
+            self._redraws.torn()
         if "━" in text:
             return self._rich(line)
         said = self._words(line, text)
@@ -102,7 +104,7 @@ class Lightning:
 
     def _drawn(self, line: Line, epoch: int, drawn: TitledBar, *, epochs: int | None = None) -> list[Record | Malformed]:
         count = (epoch, drawn.done)
-        out: list[Record | Malformed] = [*self._redraws.make_way(count, line.number)]
+        out: list[Record | Malformed] = [*self._redraws.make_way(count)]
         if drawn.done == 0:
             return out
         self._has_bars = True

@@ -75,6 +75,8 @@ class NeMo:
             return [*self._redraws.given(), self._iteration(line, head)]
         if "%|" in text:
             drawn = titled_bar(text)
+            if drawn is None:
+                self._redraws.torn()
             return None if drawn is None else self._bar(line, drawn)
         if (found := _EVALUATING.match(text)) is not None:
             return [*self._redraws.given(), *self._evaluating(line, starts=found["sanity"] is not None)]
@@ -137,7 +139,7 @@ class NeMo:
         if epoch is None or drawn.total is None:
             return None
         count = (int(epoch["epoch"]), drawn.done)
-        out: list[Record | Malformed] = [*self._redraws.make_way(count, line.number)]
+        out: list[Record | Malformed] = [*self._redraws.make_way(count)]
         if result := self._validated(drawn.pairs):
             out.append(Record(line.number, result, stamp=line.stamp))
         if "reduced_train_loss" in drawn.pairs and count != self._redraws.told:

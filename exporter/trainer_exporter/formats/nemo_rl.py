@@ -16,7 +16,7 @@ import re
 from typing import Final
 
 from trainer_exporter.formats.base import LOSS, NOTHING, Format, Reading
-from trainer_exporter.model import Checkpoint, CheckpointEvent, Line, Phase, Record
+from trainer_exporter.model import Checkpoint, CheckpointEvent, Line, Malformed, Phase, Record
 from trainer_exporter.numbers import number
 
 _HEADER: Final = re.compile(r"^={25} (?P<kind>Epoch|Step) (?P<number>\d{1,15})/(?P<total>\d{1,15}) ={25}$")
@@ -51,6 +51,7 @@ class NemoRl:
 
     def __init__(self) -> None:
         self._step: int | None = None  # of the block that is being printed, over all epochs
+        self._seen: set[str] = set()  # fields of this block
         self._epoch = 1
         self._epochs: int | None = None
         self._target: int | None = None  # as last told
@@ -88,6 +89,7 @@ class NemoRl:
             return [Record(line.number, {"epochs": total}, stamp=line.stamp)]
         self._step = (self._epoch - 1) * total + count
         self._saved = None
+        self._seen = set()
         is_whole = self._epochs is None or self._epochs == 1  # else the run may end before its last epoch does
         fields: dict[str, float] = {"target_steps": total} if is_whole and total != self._target else {}
         self._target = total if is_whole else None
@@ -127,6 +129,11 @@ class NemoRl:
         fields = {name: value for name, value in found.items() if value is not None}
         if not fields:
             return NOTHING
+        if self._seen & fields.keys() - {"eval_loss"}:
+            self._step = None  # these are the next step's, whose header has been torn
+        if self._step is None and self._seen:
+            return [Malformed(line.number, "no_step")]
+        self._seen |= fields.keys()
         place: dict[str, float] = {} if self._step is None else {"step": self._step}
         return [Record(line.number, {**place, **fields}, stamp=line.stamp)]
 

@@ -15,7 +15,7 @@ from typing import Final
 
 from trainer_exporter.formats.base import LOSS, NOTHING, Format, Reading
 from trainer_exporter.formats.olmo_blocks import HEADER, Block, Unwrapped, figure, is_header, unwrapped
-from trainer_exporter.model import Checkpoint, CheckpointEvent, Line, Phase, Record
+from trainer_exporter.model import Checkpoint, CheckpointEvent, Line, Malformed, Phase, Record
 
 _LOSS: Final = "train/CrossEntropyLoss"
 _FIELDS: Final = {_LOSS: "loss", "optim/total_grad_norm": "grad_norm"}
@@ -61,6 +61,8 @@ class Olmo:
             torn = self._block.torn(line)
             return None if torn is None else [torn]
         key, value = told
+        if not self._block.has(key):
+            return [Malformed(line.number, "no_step")]
         if key == _TOKENS:
             self._block.tokens(value)
             return NOTHING

@@ -77,6 +77,8 @@ class Block:
         self._tokens: float | None = None
         self._eval_loss_of = ""
         self._names: set[str] = set()
+        self._seen: set[str] = set()  # figures of this block
+        self._has_header = True  # else it was torn, and nobody knows the step
 
     @property
     def is_open(self) -> bool:
@@ -86,6 +88,13 @@ class Block:
     def opens(self, stamp: Stamp | None = None) -> None:
         """A header came: figures will follow."""
         self._left, self._stamp, self._tokens = _BLOCK_LINES, stamp, None
+        self._seen, self._has_header = set(), True
+
+    def has(self, key: str) -> bool:
+        """Whether a figure is one of this block. One that stands there twice is of the next, as are all behind it."""
+        self._has_header = self._has_header and key not in self._seen
+        self._seen.add(key)
+        return self._has_header
 
     def tokens(self, value: float) -> None:
         """The tokens in total; told with the next figure, which shows that they were not torn between two groups of digits."""

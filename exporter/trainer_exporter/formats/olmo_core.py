@@ -17,7 +17,7 @@ from typing import Final
 
 from trainer_exporter.formats.base import LOSS, NOTHING, Format, Reading
 from trainer_exporter.formats.olmo_blocks import HEADER, Block, Unwrapped, figure, is_header, unwrapped
-from trainer_exporter.model import Checkpoint, CheckpointEvent, Line, Phase, Record
+from trainer_exporter.model import Checkpoint, CheckpointEvent, Line, Malformed, Phase, Record
 
 _TOKENS: Final = "throughput/total tokens"
 _COARSE: Final = 1e9  # from here on it has four digits: a rate from its differences would be wrong
@@ -75,6 +75,8 @@ class OlmoCore:
         if told is None:
             torn = self._block.torn(line)
             return None if torn is None else [torn]
+        if not self._block.has(told[0]):
+            return [Malformed(line.number, "no_step")]
         return self._result(line, *told) if self._shows_results else self._trained(line, *told)
 
     def _result(self, line: Line, key: str, value: float) -> Reading:

@@ -92,28 +92,35 @@ class _Held:
 
 
 class LastRedraw:
-    """Holds the record of a count back until the count moves on, the line ends or nothing more comes."""
+    """Holds the record of a count back until the count moves on or nothing more comes."""
 
     def __init__(self) -> None:
         self._held: _Held | None = None
         self.told: tuple[int, int] | None = None  # epoch and count of the record last given out
         self.postfix = ""  # as drawn with it
+        self._is_unsure = False  # whether that is how the count before was drawn last
 
-    def make_way(self, count: tuple[int, int], line: int) -> list[Record]:
-        """What was held, if a redraw of this count on this line is not one of the same."""
-        held = self._held
-        return self.given() if held is not None and (held.count != count or held.record.line != line) else []
+    def make_way(self, count: tuple[int, int]) -> list[Record]:
+        """What was held, if a redraw of this count is not one of the same."""
+        return self.given() if self._held is not None and self._held.count != count else []
+
+    def torn(self) -> None:
+        """A redraw could not be read. It may have been the last one of what is held, which then has the values of the count before."""
+        if self._held is not None and self._held.may_be_old:
+            self._held = None
+        self._is_unsure = True
 
     def hold(self, record: Record, count: tuple[int, int], postfix: str) -> None:
         """Take a redraw of a count that has not been told."""
-        self._held = _Held(record, count, postfix, self._held is None and postfix == self.postfix)
+        may_be_old = self._held is None and (self._is_unsure or postfix == self.postfix)
+        self._held = _Held(record, count, postfix, may_be_old)
 
     def given(self) -> list[Record]:
         """What was held."""
         held, self._held = self._held, None
         if held is None:
             return []
-        self.told, self.postfix = held.count, held.postfix
+        self.told, self.postfix, self._is_unsure = held.count, held.postfix, False
         return [held.record]
 
     def flushed(self) -> list[Record]:
