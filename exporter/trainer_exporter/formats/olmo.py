@@ -60,9 +60,9 @@ class Olmo:
         if told is None:
             torn = self._block.torn(line)
             return None if torn is None else [torn]
-        key, value = told
-        if not self._block.has(key):
-            return [Malformed(line.number, "no_step")]
+        return self._told(line, *told) if self._block.has(told[0]) else [Malformed(line.number, "no_step")]
+
+    def _told(self, line: Line, key: str, value: float) -> Reading | None:
         if key == _TOKENS:
             self._block.tokens(value)
             return NOTHING
