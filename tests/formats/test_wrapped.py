@@ -18,7 +18,13 @@ from trainer_exporter.model import Chunk
 
 FIXTURES = Path(__file__).parent / "fixtures"
 CASES = sorted(path.parent for path in FIXTURES.glob("*/plain/input.log"))
-BARE = sorted(path.parent for path in FIXTURES.glob("*/*/input.log") if path.parent.name not in {"cri", "docker", "srun_labels"})
+WRAPPED = {"cri", "docker", "srun_labels"}
+# A bar that is redrawn by backspaces goes through no logger: they would take its prefix away.
+BARE = sorted(
+    path.parent
+    for path in FIXTURES.glob("*/*/input.log")
+    if path.parent.name not in WRAPPED and "\b" not in path.read_text(encoding="utf-8")
+)
 
 Wrapper = Callable[[str], str]
 
