@@ -209,6 +209,7 @@ def test_a_count_of_which_the_last_redraw_is_torn_is_lost() -> None:
 OLMO_CORE = "2026-02-03 09:34:5{0}.360\tnode1:0\tolmo_core.train.callbacks.console_logger:90\tINFO\t[step={0}/1000,epoch=1]"
 FIGURES = ("    train/CE loss=10.8{}", "    train/PPL=48,849", "    optim/total grad norm=1.86{}", "    throughput/device/MFU=40.19")
 COMPOSER = ("\t Train time/epoch: 0", "\t Train loss/train/total: 9.355{}", "\t Train l2_norm/grad/global: 1.135{}")
+OPENING = "========================= Step {}/6 ========================="
 NEMO_RL = ("📊 Training Results:", "  • Loss: -0.005{}", "⏱️  Timing:", "  • Total step time: 111.3{}s")
 
 
@@ -217,7 +218,7 @@ NEMO_RL = ("📊 Training Results:", "  • Loss: -0.005{}", "⏱️  Timing:", 
     [
         (OLMO_CORE, FIGURES),
         ("[batch={}/4800]:", COMPOSER),
-        ("========================= Step {}/6 =========================", NEMO_RL),
+        (OPENING, NEMO_RL),
     ],
     ids=["olmo_core", "composer", "nemo_rl"],
 )
@@ -229,3 +230,23 @@ def test_figures_behind_a_header_that_is_torn_are_not_those_of_the_step_before(h
 
     shown = [(record.fields.get("step"), (record.line - 1) // len(blocks[0]) + 1) for record in told if "loss" in record.fields]
     assert shown[1:] == [(2, 2), (4, 4)]  # composer's first header is not known as its own
+
+
+@pytest.mark.parametrize(
+    "torn", ["2026-02-03 09:34:51.360\tnode1:0\tolmo_core.train.callba12 workers are up", "console_logger:90\tINFO\t[step=3/1000,epoch=1]"]
+)
+def test_either_half_of_a_header_ends_the_block_before_it(torn: str) -> None:
+    first = [OLMO_CORE.format(1), *(line.format(1) for line in FIGURES)]
+    second = [OLMO_CORE.format(2), *(line.format(2) for line in FIGURES[1:])]
+
+    told = records(*first, *second, torn, FIGURES[0].format(3))
+
+    assert [record.fields["step"] for record in told if "loss" in record.fields] == [1]
+
+
+def test_the_beginning_of_a_step_of_nemo_rl_ends_the_one_before_it() -> None:
+    first = [OPENING.format(1), *(line.format(1) for line in NEMO_RL)]
+
+    told = records(*first, OPENING.format(2), "========================= Ste12 workers are up", *(line.format(3) for line in NEMO_RL))
+
+    assert [record.fields["step"] for record in told if "loss" in record.fields] == [1]

@@ -69,6 +69,8 @@ class NemoRl:
         text = line.text
         if text.startswith("=====") and (header := _HEADER.match(text)) is not None:
             return self._header(line, header)
+        if text.startswith("=====") and text.strip("="):
+            self._step, self._seen = None, {"step"}  # a header that is torn: nobody knows the step
         if self._step is None and self._epochs is None:
             return None
         if "•" in text or "- E2E (" in text:

@@ -20,6 +20,7 @@ _PREFIX: Final = re.compile(r"^(?P<time>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:[.,]\d+
 _STEP: Final = re.compile(
     r"^\[step=(?P<step>\d{1,15})/(?P<total>\d{1,15}|\?\?\?)(?:,epoch=(?P<epoch>\d{1,15}))?(?:,eta=(?P<eta>[^\]]+))?\]$"
 )
+_TORN: Final = re.compile(r"\[step=|^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:[.,]\d+)?\t")  # what remains of a header
 _FIGURE: Final = re.compile(rf"^ {{4}}(?P<key>[A-Za-z][^=]*)=(?P<value>{NUMBER})(?P<scale>[BT])?$")
 _BEGUN: Final = re.compile(r"^ {4}[A-Za-z][\w ()%.-]*/[^=]*=")
 _ETA: Final = re.compile(r"(?:(\d{1,6})d)? ?(?:(\d{1,6})h)? ?(?:(\d{1,6})m)? ?(?:(\d{1,6})s)?")
@@ -88,7 +89,7 @@ class Block:
     def opens(self, stamp: Stamp | None = None) -> None:
         """A header came: figures will follow."""
         self._left, self._stamp, self._tokens = _BLOCK_LINES, stamp, None
-        self._seen, self._has_header = set(), True
+        self._seen = set()
 
     def has(self, key: str) -> bool:
         """Whether a figure is one of this block. One that stands there twice is of the next, as are all behind it."""
@@ -108,9 +109,10 @@ class Block:
         """The record of a step's header."""
         found = _STEP.match(said.text)
         if found is None:
+            self._has_header = self._has_header and not (said.text == line.text and _TORN.search(line.text))
             return None
         self.opens(said.stamp)
-        self.step = int(found["step"])
+        self.step, self._has_header = int(found["step"]), True
         fields: dict[str, float] = {"step": self.step}
         if found["total"].isdecimal() and self._total.is_known(found["total"]):
             fields["target_steps"] = int(found["total"])
