@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable
 from typing import Final
 
+from trainer_exporter.formats.engine import failed_save
 from trainer_exporter.formats.epochs import StepsFromEpochs
 from trainer_exporter.model import Checkpoint, CheckpointEvent, Line, Phase, Record
 from trainer_exporter.numbers import integer
@@ -123,7 +124,7 @@ def _in_words(line: Line, text: str) -> list[Record] | None:
         return [Record(line.number, {"step": int(resumed["step"])}, stamp=line.stamp)]
     if any(words in text for words in _ENDED):
         return [Record(line.number, stamp=line.stamp, closes=True)]
-    return [] if _BLOCK.match(text) else None
+    return [] if _BLOCK.match(text) else failed_save(line._replace(text=text))
 
 
 def is_unsloth(text: str) -> bool:

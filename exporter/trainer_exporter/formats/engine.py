@@ -34,9 +34,9 @@ _OVERFLOW: Final = re.compile(
 _SCALED: Final = re.compile(r"^(?:Reducing|Increasing) dynamic loss scale from \S+ to (?P<new>\d[\d.e+]*)$")
 _SAVE: Final = re.compile(
     r"^(?:\[Torch\] Checkpoint (?P<tag>\S+) is (?P<word>about to be saved|begin to save|ready now)!"
-    r"|Saving model checkpoint: (?P<path>\S+)"
-    r"|Failed saving model checkpoint to (?P<dir>\S+) with tag (?P<lost>\S+))"
+    r"|Saving model checkpoint: (?P<path>\S+))"
 )
+_FAILED: Final = re.compile(r"^Failed saving model checkpoint to (?P<dir>\S+) with tag (?P<tag>\S+)")
 _TAG: Final = re.compile(r"^global_step(\d{1,15})$")
 
 
@@ -101,6 +101,9 @@ class Engine:
 
     def save(self, line: Line) -> Reading | None:
         """What a line says about a checkpoint; None when it is not the engine's."""
+        if (failed := failed_save(line)) is not None:
+            self._saving = None
+            return failed
         found = _SAVE.match(line.text)
         if found is None:
             if line.text.startswith(("[Torch] Load", "[Torch] Begin Load")):
@@ -108,10 +111,6 @@ class Engine:
             return NOTHING if line.text.startswith("[Torch] ") else None
         if found["path"]:
             return self._begun(line, posixpath.basename(posixpath.dirname(found["path"])), posixpath.dirname(found["path"]))
-        if found["lost"]:
-            self._saving = None
-            news = Checkpoint(CheckpointEvent.FAILED, _step_of(found["lost"]), posixpath.join(found["dir"], found["lost"]))
-            return [Record(line.number, stamp=line.stamp, checkpoint=news)]
         if found["word"] != "ready now":
             return self._begun(line, found["tag"])
         if found["tag"] == self._saved:
@@ -127,6 +126,15 @@ class Engine:
         self._saving, self._saved = tag, None
         news = Checkpoint(CheckpointEvent.STARTED, _step_of(tag), path)
         return [Record(line.number, facts=facts, stamp=line.stamp, phase=Phase.CHECKPOINTING, checkpoint=news)]
+
+
+def failed_save(line: Line) -> list[Record] | None:
+    """The engine's word that a save has failed, beneath whatever program; None of another line."""
+    found = _FAILED.match(line.text)
+    if found is None:
+        return None
+    news = Checkpoint(CheckpointEvent.FAILED, _step_of(found["tag"]), posixpath.join(found["dir"], found["tag"]))
+    return [Record(line.number, stamp=line.stamp, checkpoint=news)]
 
 
 def is_step(text: str) -> bool:

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from trainer_exporter.formats.base import LOSS, NOTHING, Alike, BlockReading, Format, Reading, Shape
+from trainer_exporter.formats.engine import failed_save
 from trainer_exporter.formats.megatron_shape import ARGUMENTS as SHAPE_ARGUMENTS
 from trainer_exporter.formats.megatron_shape import shape
 from trainer_exporter.model import Checkpoint, CheckpointEvent, Line, Malformed, Phase, Record, Stamp
@@ -238,7 +239,7 @@ class Megatron:
             return [Record(line.number, {"step": int(found["step"])}, stamp=line.stamp)]
         if (timed := _SAVE_TIMER.search(text) or _LATENCY.match(text)) is not None:
             return self._timed(line, number(timed[timed.lastgroup or 0]), per_second=1e3 if timed.lastgroup == "ms" else 1.0)
-        return NOTHING if _RELATED.match(text) else None
+        return NOTHING if _RELATED.match(text) else failed_save(line)
 
     def _saved(self, line: Line, event: CheckpointEvent, found: re.Match[str], *, phase: Phase, blocking: bool = True) -> Record:
         step = int(found["step"])
