@@ -23,7 +23,7 @@ def run(name: str, *, loss: float = 1.25, steps: int = 30) -> RunSnapshot:
     state = RunState(name, StateSettings(), daemon_start=NOW - 1000)
     for step in range(1, steps + 1):
         value = loss if step == steps else 1.25
-        record = Record(line=step, fields={"step": step, "target_steps": 100, "loss": value})
+        record = Record(line=step, fields={"step": step, "target_steps": 100, "loss": value, "remaining_seconds": 100.0 - step})
         state.fold(record, Moment(NOW - steps + step, live=True), source="a", format_name="plain")
     return state.snapshot(NOW)
 
@@ -57,6 +57,14 @@ def test_a_healthy_run_stands_there_with_phase_step_and_loss() -> None:
     texts = read(status.html(node(run("llama-sft")))).texts
 
     assert {"llama-sft", "training", "30 / 100", "1.25"} <= set(texts)
+
+
+def test_a_run_that_hangs_is_not_said_to_end_soon() -> None:
+    page, later = (status.html(node(run("llama-sft"), now=now)) for now in (NOW, NOW + 600))
+
+    assert "30.0%, 70 s to go" in page
+    assert "30 / 100" in later
+    assert "to go" not in later
 
 
 def test_a_run_that_is_nan_says_so_in_words() -> None:

@@ -31,6 +31,7 @@ code { font: .86rem/1.4 ui-monospace, monospace; overflow-wrap: anywhere; }
 .failed, .bad { color: var(--bad); font-weight: 600; } .watch { color: var(--watch); } .ended { color: var(--quiet); }
 nav a { margin-right: 1rem; }
 """
+_UNHEARD_OF = 2.0  # times the longest pause of a run: what it will do is not known
 # Nothing but this very style: should markup out of a log ever get through, it loads nothing, runs nothing and sends nothing.
 CONTENT_SECURITY_POLICY = (
     f"default-src 'none'; style-src 'sha256-{b64encode(sha256(STYLE.encode()).digest()).decode()}'; "
@@ -155,7 +156,7 @@ def _run(run: RunSnapshot, now: float, origin: str) -> Sequence[str]:
     return (
         name,
         f'<span class="{run.phase.value}">{run.phase.value}</span>',
-        _steps(figures),
+        _steps(figures, is_paced=_is_paced(run, now)),
         _figure(figures.get("loss"), bad="loss" in _sick(run)),
         _figure(figures.get("grad_norm"), bad="grad_norm" in _sick(run)),
         _figure(figures.get("samples_per_second")),
@@ -186,7 +187,13 @@ def _remarks(run: RunSnapshot) -> Iterable[str]:
         yield f'<span class="quiet">{escape(note)}</span>'
 
 
-def _steps(figures: Mapping[str, float]) -> str:
+def _is_paced(run: RunSnapshot, now: float) -> bool:
+    """Whether the pace so far says when the run ends; not while it pauses for far longer than ever before."""
+    longest = run.progress_gaps.get(1.0)
+    return run.progress_wall is None or longest is None or now - run.progress_wall <= _UNHEARD_OF * longest
+
+
+def _steps(figures: Mapping[str, float], *, is_paced: bool) -> str:
     if "step" not in figures:
         return f"epoch {figures['epoch']:.4g}" if "epoch" in figures else ""
     step = f"{figures['step']:,.0f}"
@@ -194,7 +201,7 @@ def _steps(figures: Mapping[str, float]) -> str:
         step += f" / {figures['target_steps']:,.0f}"
     if "progress_ratio" in figures:
         step += f'<br><span class="quiet">{figures["progress_ratio"]:.1%}'
-        step += f", {_duration(figures['remaining_seconds'])} to go" if figures.get("remaining_seconds") else ""
+        step += f", {_duration(figures['remaining_seconds'])} to go" if is_paced and figures.get("remaining_seconds") else ""
         step += "</span>"
     return step
 
