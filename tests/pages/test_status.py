@@ -23,7 +23,8 @@ def run(name: str, *, loss: float = 1.25, steps: int = 30) -> RunSnapshot:
     state = RunState(name, StateSettings(), daemon_start=NOW - 1000)
     for step in range(1, steps + 1):
         value = loss if step == steps else 1.25
-        record = Record(line=step, fields={"step": step, "target_steps": 100, "loss": value, "remaining_seconds": 100.0 - step})
+        fields = {"step": step, "target_steps": 100, "loss": value, "remaining_seconds": 100.0 - step}
+        record = Record(line=step, fields=fields)
         state.fold(record, Moment(NOW - steps + step, live=True), source="a", format_name="plain")
     return state.snapshot(NOW)
 
