@@ -20,6 +20,7 @@ from trainer_exporter.model import Checkpoint, CheckpointEvent, Line, Malformed,
 from trainer_exporter.numbers import number
 
 _HEADER: Final = re.compile(r"^={25} (?P<kind>Epoch|Step) (?P<number>\d{1,15})/(?P<total>\d{1,15}) ={25}$")
+_TORN: Final = re.compile(r"^={25} [ES]")
 _SECTION: Final = re.compile(
     r"^ *\S+ +(?P<name>Training Results|Timing|Performance Metrics|Validation Results|Validation Timing)"
     r"(?: for `(?P<set>[^`]*)` set)?:$"
@@ -69,7 +70,7 @@ class NemoRl:
         text = line.text
         if text.startswith("=====") and (header := _HEADER.match(text)) is not None:
             return self._header(line, header)
-        if text.startswith("=====") and text.strip("="):
+        if _TORN.match(text):
             self._step, self._seen = None, {"step"}  # a header that is torn: nobody knows the step
         if self._step is None and self._epochs is None:
             return None
