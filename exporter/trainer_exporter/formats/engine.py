@@ -73,7 +73,7 @@ class Engine:
             return Record(line.number, stamp=line.stamp, phase=Phase.STARTING, starts=True)
         self.step = step
         fields: dict[str, float] = {"step": step}
-        if None not in map(number, found["rates"].split(", ")) and (rate := number(found["lr"])) is not None:
+        if None not in map(number, found["rates"].split(",")) and (rate := number(found["lr"])) is not None:
             fields["learning_rate"] = rate
         if before is not None and skipped >= before:
             fields["skipped_steps"] = max(0, skipped - before - told)

@@ -165,12 +165,14 @@ class Megatron:
         for glued in _GLUED.finditer(line.text, head.end()):
             head, line = glued, line._replace(stamp=None)  # another line has begun behind half of this one: what follows is its own
         fields: dict[str, float] = {"step": int(head["step"]), "target_steps": int(head["total"])}
+        seen: set[str] = set()
         for piece in line.text[head.end() :].split("|")[:-1]:  # what has no bar behind it is torn
             printed, _, value = piece.rpartition(": ")
             known = _FIELDS.get(printed)
             if known is not None and (read := number(value)) is not None:
-                if known[0] in fields:
+                if printed in seen:
                     return Malformed(line.number, "number")  # two processes wrote into this line
+                seen.add(printed)
                 fields[known[0]] = read / known[1]
         if len(fields) == 2:
             return Malformed(line.number, "truncated")

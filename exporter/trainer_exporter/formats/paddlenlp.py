@@ -74,7 +74,7 @@ class PaddleNlp:
     def _training(self, line: Line) -> Reading:
         self._announcements.end_block()
         pairs = _PAIR.findall(line.text)
-        if len(pairs) + 1 < len(line.text.split(", ")):
+        if any(piece.count(": ") > 1 for piece in line.text.split(", ")):
             return [Malformed(line.number, "number")]  # another line begins behind half of a number
         if len(pairs) > 3 and pairs[-1][0] not in {_LAST, "epoch", "gpu_max_memory_allocated", "cpu_mem_used"}:
             pairs.pop()  # the line is torn, and its last number may be too
