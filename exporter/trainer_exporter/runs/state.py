@@ -7,7 +7,6 @@ and kept out of all arithmetic (decision 4).
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -20,13 +19,12 @@ from trainer_exporter.runs.rows import Placed, PlacedTable, Rows, parts, rows, r
 from trainer_exporter.runs.saving import Saves
 from trainer_exporter.runs.series import Streaks
 from trainer_exporter.runs.timeline import Moment, Moments
+from trainer_exporter.runs.troubles import Troubles
 
 NONFINITE_FIELDS = ("loss", "eval_loss", "grad_norm", "learning_rate")
 SHOWN_CONSTANTS = ("vocabulary_size", "world_size", "collective_timeout_seconds")
 MAX_FACTS = 16
 MAX_SOURCES = 64
-MAX_UNPLACED = 100
-REPEATS_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,10 +54,7 @@ class RunState:
         self._labels: Mapping[str, str] = {}
         self._constants: dict[str, float] = {}
         self._streaks = {name: Streaks() for name in NONFINITE_FIELDS}
-        self._incidents: Counter[str] = Counter(dict.fromkeys(settings.incident_kinds, 0))
-        self._incident_wall: dict[str, float] = {}
-        self._unplaced: list[tuple[str, Incident]] = []
-        self._told: dict[str, tuple[tuple[int, float | None], float | None]] = {}  # by kind: where and when it was told last
+        self._troubles = Troubles(settings.incident_kinds)
         self._writer_alive: bool | None = None
         self._skipped: int | None = None
         self._lost_steps = 0
@@ -142,10 +137,10 @@ class RunState:
 
     def caught_up(self, source: str, *, mtime: float, lines: int) -> None:
         """All that stood in this source at its opening has been folded; the file has ``lines`` lines and was last written at ``mtime``."""
-        for incident in [incident for where, incident in self._unplaced if where == source]:
+        for incident in self._troubles.unplaced(source):
             if incident.line >= self.attempt.progress_line:
-                self._place_incident(incident, mtime)
-        self._unplaced = [(where, incident) for where, incident in self._unplaced if where != source]
+                self._troubles.place(incident, mtime)
+                self.attempt.fail(incident, mtime)
         self.attempt.caught_up(source, mtime=mtime, lines=lines, daemon_start=self._daemon_start)
 
     @property
@@ -183,8 +178,8 @@ class RunState:
             nonfinite_streak={name: streak.streak for name, streak in self._streaks.items()},
             eval_metrics={name: values[-1] for name, values in attempt.eval_metrics.items()},
             eval_metric_changes=signals.changes(attempt.eval_metrics),
-            incidents=dict(self._incidents),
-            incident_wall=dict(self._incident_wall),
+            incidents=self._troubles.counts,
+            incident_wall=self._troubles.walls,
             checkpoint_durations=self.saves.durations(),
             checkpoint_failures=self.saves.failures,
             checkpoint_started_wall=self.saves.started_wall,
@@ -338,25 +333,9 @@ class RunState:
                 self._facts[key] = value[:200]
 
     def _fold_incident(self, incident: Incident, moment: Moment, source: str) -> None:
-        if self._is_news(incident, moment):
-            self._incidents[incident.kind] += 1
-        if moment.wall is None:
-            self._unplaced = [*self._unplaced[-MAX_UNPLACED:], (source, incident)]
-        else:
-            self._place_incident(incident, moment.wall)
-
-    def _is_news(self, incident: Incident, moment: Moment) -> bool:
-        """Every rank that notices tells of the same event, often twice: they count once until a step follows or a minute has passed."""
-        place = self.attempts, self.attempt.step
-        before, wall = self._told.get(incident.kind, (None, None))
-        self._told[incident.kind] = place, moment.wall
-        if before != place:
-            return True
-        return moment.wall is not None and wall is not None and moment.wall - wall >= REPEATS_S
-
-    def _place_incident(self, incident: Incident, wall: float) -> None:
-        self._incident_wall[incident.kind] = max(wall, self._incident_wall.get(incident.kind, 0.0))
-        self.attempt.fail(incident, wall)
+        self._troubles.fold(incident, moment, source=source, place=(self.attempts, self.attempt.step))
+        if moment.wall is not None:
+            self.attempt.fail(incident, moment.wall)
 
     def _rates(self, figures: Mapping[str, float | None], step_duration: float | None) -> dict[str, float | None]:
         """Throughput and efficiency; what the configuration says is believed before the log."""
