@@ -14,19 +14,18 @@ open-instruct has the Trainer's header and bar, and a line of its own that has t
 
 from __future__ import annotations
 
-import math
 import re
-from dataclasses import dataclass
 from typing import Final
 
 from trainer_exporter.formats.announcements import RUNNING, TRAINING, UNSLOTH, Announcements, is_unsloth
 from trainer_exporter.formats.bars import SAVE, SIGN, Bar, bar, news, overtaken
 from trainer_exporter.formats.base import LOSS, NOTHING, BlockReading, Format, Reading
 from trainer_exporter.formats.decimals import Always
-from trainer_exporter.formats.dicts import evaluation, has_own_step, hidden_nonfinite, pairs, results, training_fields
+from trainer_exporter.formats.dicts import evaluation, has_own_step, pairs, results, training_fields
 from trainer_exporter.formats.drawn import Drawn, Shapes
 from trainer_exporter.formats.epochs import EpochMark, StepsFromEpochs
-from trainer_exporter.model import EMPTY, Line, Malformed, Phase, Record, Table
+from trainer_exporter.formats.stepless import Stepless, are_of_one_moment, epoch_of, progress
+from trainer_exporter.model import Line, Malformed, Phase, Record, Table
 from trainer_exporter.numbers import NUMBER, number
 
 _PATIENCE: Final = 64  # lines that are read alone where they do not go on as the first of them
@@ -41,25 +40,13 @@ _STEP_LINE: Final = re.compile(  # a logger writes it behind the bar, on the sam
 )
 
 
-@dataclass(frozen=True, slots=True)
-class _Held:
-    """A dictionary whose step is not known yet."""
-
-    line: Line
-    fields: dict[str, float]
-    metrics: dict[str, float]
-    epoch: EpochMark | None
-    phase: Phase | None
-    is_training: bool
-
-
 class HfTrainer:
     """One process's output: its bar, what it announced, and the lines that wait for their step."""
 
     def __init__(self) -> None:
         self._epochs = StepsFromEpochs()
         self._announcements = Announcements(self._epochs)
-        self._held: list[_Held] = []
+        self._held: list[Stepless] = []
         self._bar: Bar | None = None  # the training bar as last drawn
         self._pending: tuple[Line, Bar, Phase | None] | None = None  # of redraws on one line only the last is news
         self._total: int | None = None
@@ -228,7 +215,7 @@ class HfTrainer:
             return []
         line, drawn, phase = pending
         self._step = drawn.done
-        return [Record(line.number, _progress(drawn), stamp=line.stamp, phase=phase)]
+        return [Record(line.number, progress(drawn), stamp=line.stamp, phase=phase)]
 
     # Dictionaries
 
@@ -244,13 +231,13 @@ class HfTrainer:
             if not self._place.is_whole(has_it="epoch" in found and ("learning_rate" in found or "lr" in found)):
                 return [Malformed(line.number, "truncated")]
             fields = training_fields(found)
-            held = _Held(line, fields, results(found), _epoch(found, text), self._training(), is_training=True)
+            held = Stepless(line, fields, results(found), epoch_of(found, text), self._training(), is_training=True)
             return self._hold(held) if fields else None
         if "train_runtime" in found and "train_loss" in found:
             return self._close(line, found)
         fields, metrics = evaluation(found)
         if "eval_loss" in found or "eval_runtime" in found:
-            return self._hold(_Held(line, fields, metrics, _epoch(found, text), None, is_training=False))
+            return self._hold(Stepless(line, fields, metrics, epoch_of(found, text), None, is_training=False))
         return NOTHING if "test_runtime" in found else None
 
     def _step_line(self, line: Line, found: re.Match[str]) -> list[Record | Malformed]:
@@ -270,7 +257,7 @@ class HfTrainer:
         self._phase = Phase.TRAINING
         return Phase.TRAINING
 
-    def _hold(self, held: _Held) -> Reading:
+    def _hold(self, held: Stepless) -> Reading:
         self._announcements.end_block()
         self._is_torn = self._is_torn and bool(self._held)
         self._held.append(held)
@@ -304,7 +291,7 @@ class HfTrainer:
         beside = drawn or self._bar
         out: list[Record | Malformed] = self._superseded(steps[0][0])
         for one, (step, is_exact) in zip(held, steps, strict=True):
-            out.append(_record(one, step, is_exact=is_exact, total=self._total, beside=beside))
+            out.append(one.record(step, is_exact=is_exact, total=self._total, beside=beside))
         self._step = steps[-1][0] if steps[-1][0] is not None else self._step
         self._told = held[0].epoch if drawn is None and held[0].is_training else None
         return out
@@ -322,9 +309,9 @@ class HfTrainer:
             self._pending = None
         return self._taken_pending()
 
-    def _steps(self, held: list[_Held], drawn: Bar | None) -> list[tuple[int | None, bool]]:
+    def _steps(self, held: list[Stepless], drawn: Bar | None) -> list[tuple[int | None, bool]]:
         beside = drawn or self._bar
-        self._is_buffered = self._is_buffered or (beside is not None and not _is_one_moment(held))
+        self._is_buffered = self._is_buffered or (beside is not None and not are_of_one_moment(held))
         is_late = self._is_torn or (drawn is not None and not self._is_possible(drawn, held[0].epoch))
         if drawn is not None and not self._is_buffered and not is_late:
             if held[0].is_training:
@@ -344,46 +331,6 @@ class HfTrainer:
     def _is_possible(self, drawn: Bar, epoch: EpochMark | None) -> bool:
         """Whether the bar may be the one behind a line of this epoch. It is another where another process has torn that one."""
         return epoch is None or self._epochs.are_possible([drawn.done], [epoch.value])
-
-
-def _is_one_moment(held: list[_Held]) -> bool:
-    """A training line and the evaluation of the same step; anything more came out of a buffer."""
-    return len(held) == 1 or (len(held) == 2 and held[0].is_training and not held[1].is_training)
-
-
-def _record(held: _Held, step: int | None, *, is_exact: bool, total: int | None, beside: Bar | None) -> Record:
-    progress = _progress(beside) if beside and beside.done == step else {}
-    if step is not None:
-        progress["step"] = step
-        if total and step <= total:
-            progress["target_steps"] = total
-    return Record(
-        held.line.number,
-        {**progress, **held.fields},
-        held.metrics or EMPTY,
-        stamp=held.line.stamp,
-        phase=held.phase,
-        hidden_nonfinite=hidden_nonfinite(held.fields),
-        step_exact=is_exact or step is None,
-    )
-
-
-def _progress(drawn: Bar) -> dict[str, float]:
-    fields: dict[str, float] = {"step": drawn.done, "target_steps": drawn.total}
-    if (elapsed := drawn.elapsed_s) is not None:
-        fields["elapsed_seconds"] = elapsed
-    if (remaining := drawn.remaining_s) is not None:
-        fields["remaining_seconds"] = remaining
-    return fields
-
-
-def _epoch(found: dict[str, str], text: str) -> EpochMark | None:
-    """Version 5 prints values as strings, with 4 significant digits."""
-    printed = found.get("epoch", "")
-    value = number(printed)
-    if value is None or not math.isfinite(value):
-        return None
-    return EpochMark(value, f"'epoch': '{printed}'" in text, is_evaluation="eval_runtime" in found)
 
 
 def _sniff(text: str) -> bool:
