@@ -59,6 +59,10 @@ REFUSED = {
     "a zero before a bar's count": BAR.format("017/60", "loss=0.00491"),
     "another line of ImageNet's": "Epoch: [0][  1/30]\tTime  0.201 ( 0.301)\tLoss 6.9Epoch: [0][  1/30]\tTime  0.838 ( 0.852)"
     "\tLoss 6.000e+00 (6.9000e+00)\tAcc@1  15.62 ( 14.50)",
+    "the place of another line of ImageNet's": "Epoch: [1][ 20/30]\tTim[1][ 10/30]\tTime  0.210 ( 0.310)\tLoss 5.7000e+00 (5.7000e+00)",
+    "another line of prime-rl's": "12:03:15 SUCCESS Step 1 |  14.79s | Loss 0.0011 | Grad. Norm 0.2373 | LR 1.00e-06 | Through4.33s | "
+    "Throughput 15350 tokens/s | MFU 31.1%",
+    "a name twice in prime-rl's": "12:03:15 SUCCESS Step 1 |  14.79s | Loss 0.0011 | LR 1.00e-06 | Loss 0.0019 | Throughput 15350 tokens/s",
     "another line of OpenCLIP's": "2024-02-11,06:00:50 | INFO | Train Epoch: 0 [ 823296/8192000 (10%)] Loss: 7.1| Train Epoch: 1 "
     "[   4096/8192000 (0%)] Loss: 6.99834 (7.539) Data (t): 0.089 Batch (t): 0.368, 4385.21/s LR: 0.000075 Logit Scale: 14.693",
     "a name twice in Detectron2's": "[11/02 14:02:15 d2.utils.events]:  eta: 0:14:41  iter: 1919  total_loss: 3.19  loss_cls: 1.532  "
@@ -101,12 +105,14 @@ def test_a_number_that_another_process_cut_is_lost(line: str, field: str) -> Non
 
     assert [record.fields for record in told if field in record.fields] == []
     assert told
+    assert told
 
 
 DICTIONARY = "{{'loss': 1.8421, 'grad_norm': 0.7312498688697815, 'learning_rate': 4.829e-05, 'epoch': {}}}"
 JSON_LINE = '{{"current_steps": {}, "total_steps": 50, "loss": 2.5, "lr": 5e-05, "epoch": 0.5, "elapsed_time": "0:00:01"}}'
 RICH = "Epoch {}/4 ━━━━━━━━━━━━━━━━ {}/16 0:00:01 • 0:00:02 9.10it/s v_num: 0.000 train_loss: {}"
 KERAS = "782/782 - 19s - 24ms/step - accuracy: 0.3592 - loss: {}"
+OPENRLHF = "Train step of epoch 0:  {}%|███       | {}/20 [00:06<00:15,  1.10s/it, {}]"
 TORCHTUNE = "Step {} | loss:{} lr:2e-05 tokens_per_second_per_gpu:2841.17 grad_norm:0.81 "
 OLMO = "2026-02-03 09:30:4{0}.417\tnode1:0\tolmo.train:967\tINFO\t[step={0}/739328,epoch=0]"
 AFTER_OTHERS = {
@@ -131,6 +137,10 @@ AFTER_OTHERS = {
         "113/50 [======>.......................] - ETA: 4s - loss: 1.5863 - accuracy: 0.3224",
     ),
     "half of Keras's line": (["Epoch 1/4", KERAS.format("1.4346"), "Epoch 2/4"], KERAS.format("1.2106").replace("782/", "82/")),
+    "half a name in OpenRLHF's bar": (
+        [OPENRLHF.format(25, 5, "gpt_loss=1.99, loss_mean=2.0, lr=9e-6, grad_norm=0.236")],
+        OPENRLHF.format(30, 6, "gpt_loss=1.97, loss_mea, lr=9e-6, grad_norm=0.237"),
+    ),
     "too few digits for torchtune": (
         [TORCHTUNE.format(at, f"1.86370657254102{at}") for at in range(1, 6)],
         TORCHTUNE.format(6, "1.86370657254"),

@@ -49,7 +49,6 @@ class Accelerate:
         self._is_fresh = False  # a bar has begun, and shown no value yet
         self._shown: int | None = None  # the count last drawn
         self._has_values_first = False
-        self._is_torn = False  # a redraw has been: it may have been the first of the next count
         self._is_evaluating = False
         self._has_trained = False
 
@@ -63,7 +62,6 @@ class Accelerate:
         if drawn is not None:
             return self._bar(line, drawn)
         if "%|" in text:
-            self._is_torn = True
             self._redraws.torn()
         said = self._words(line)
         return None if said is None else [*self._redraws.given(), *said]
@@ -101,9 +99,8 @@ class Accelerate:
         self._is_fresh = False
         count = (self._counter.number, drawn.done)
         out = self._redraws.make_way(count)
-        is_torn, self._is_torn = self._is_torn, False
-        if is_torn and self._has_values_first:
-            self._redraws.told = count
+        if self._redraws.is_unsure and self._has_values_first:
+            self._redraws.skip(count)  # the torn one may have been the first of this count, which alone is right
         if drawn.done == 0 or count == self._redraws.told:
             return out
         self._has_trained, self._is_evaluating = True, False

@@ -16,6 +16,7 @@ from typing import Final
 
 from trainer_exporter.formats.base import LOSS, NOTHING, Format, Reading
 from trainer_exporter.formats.dicts import MAX_METRICS
+from trainer_exporter.formats.wholeness import Figures
 from trainer_exporter.model import Line, Malformed, Phase, Record
 from trainer_exporter.numbers import NUMBER, number
 
@@ -52,8 +53,7 @@ class Composer:
         self._counted: dict[str, float] = {}  # whole numbers, of which only the next line shows that they were not torn
         self._next_step: int | None = None
         self._names: set[str] = set()
-        self._seen: set[str] = set()  # figures of training that stand behind this header
-        self._has_header = True  # else it was torn: the step is known again from the index among the figures, or from the next one
+        self._figures = Figures()  # of training; where their header was torn, the index among them tells the step
 
     @property
     def wants_all(self) -> bool:
@@ -81,7 +81,7 @@ class Composer:
         done, total = int(found["done"]), int(found["total"]) if found["total"] else None
         self._is_evaluating, self._next_step = False, None
         self._counted.clear()
-        self._seen, self._has_header = set(), True
+        self._figures.begin()
         fields: dict[str, float] = {}
         if found["epoch"]:
             fields["epoch"] = int(found["epoch"])
@@ -96,25 +96,18 @@ class Composer:
 
     def _figure(self, line: Line, found: re.Match[str]) -> Reading:
         key, text = found["key"], found["value"]
-        if found["kind"] == "Train":
-            self._follow(key)
+        if found["kind"] == "Train" and self._figures.repeat(key):
+            self._step = self._next_step = None
+            self._counted.clear()
         if self._step is None:
             self._step = self._next_step
         if text.isdecimal() and len(text) <= _DIGITS:
             return self._count(key, int(text))
         if not _DECIMALS.search(text):
             return [Malformed(line.number, "truncated")]
-        if self._step is None and not self._has_header:
+        if self._step is None and not self._figures.have_header:
             return [Malformed(line.number, "no_step")]
         return self._result(line, key, text) if found["kind"] == "Eval" else self._train(line, key, text)
-
-    def _follow(self, key: str) -> None:
-        """A figure that stands a second time behind one header is the next one's."""
-        if key in self._seen:
-            self._seen, self._has_header = set(), False
-            self._step = self._next_step = None
-            self._counted.clear()
-        self._seen.add(key)
 
     def _count(self, key: str, value: int) -> Reading:
         if key == _INDEX:

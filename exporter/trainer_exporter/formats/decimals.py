@@ -125,20 +125,6 @@ class Constant:
         return False
 
 
-class Always:
-    """What a program prints in every line of a kind. A line without it has been torn, unless the line before lacked it too."""
-
-    def __init__(self) -> None:
-        self.is_usual = False  # the program is known to print it
-        self._was_missed = False
-
-    def is_whole(self, *, has_it: bool) -> bool:
-        """Whether a line may be believed that has it, or has not."""
-        is_torn = not has_it and self.is_usual and not self._was_missed
-        self.is_usual, self._was_missed = has_it or is_torn, not has_it
-        return not is_torn
-
-
 class InOrder:
     """The steps of a file that has one line after the other, each of so many steps more, and nothing else that tells a torn number."""
 

@@ -20,11 +20,11 @@ from typing import Final
 from trainer_exporter.formats.announcements import RUNNING, TRAINING, UNSLOTH, Announcements, is_unsloth
 from trainer_exporter.formats.bars import SAVE, SIGN, Bar, bar, news, overtaken
 from trainer_exporter.formats.base import LOSS, NOTHING, BlockReading, Format, Reading
-from trainer_exporter.formats.decimals import Always
 from trainer_exporter.formats.dicts import evaluation, has_own_step, pairs, results, training_fields
 from trainer_exporter.formats.drawn import Drawn, Shapes
 from trainer_exporter.formats.epochs import EpochMark, StepsFromEpochs
 from trainer_exporter.formats.stepless import Stepless, are_of_one_moment, epoch_of, progress
+from trainer_exporter.formats.wholeness import Always
 from trainer_exporter.model import Line, Malformed, Phase, Record, Table
 from trainer_exporter.numbers import NUMBER, number
 

@@ -21,6 +21,7 @@ _LOGGER: Final = re.compile(r"^(?:\[[^\]]{1,80}\] ?\([\w.]+ \d+\): INFO )?")
 _TRAINING: Final = re.compile(
     r"(?:Epoch|Train): ?\[(?P<epoch>\d{1,15})(?:/(?P<epochs>\d{1,15}))?\] ?\[ *(?P<iteration>\d{1,15})/(?P<length>\d{1,15})\]:?[\t ]+(?=\w)"
 )
+_PLACE: Final = re.compile(r"\] ?\[ *\d+/\d")  # behind the first, of another line
 _TEST: Final = re.compile(r"(?:Test|val|Val|Validate): ?\[ *\d+/\d+\][\t ]+(?=Time|time)|val\[ *\d+/\d+\][\t ]+(?=Time)")
 _METER: Final = re.compile(rf"(?<![^\t ])(?P<name>[A-Za-z]\w*(?:@\d)?) +(?P<value>{NUMBER}) +?\( *{NUMBER}\)")
 _RATE: Final = re.compile(rf"[\t ](?:lr|LR):? +(?P<value>{NUMBER})(?=[\t ])")
@@ -63,7 +64,7 @@ class ImageNet:
         return NOTHING
 
     def _training(self, line: Line, head: re.Match[str]) -> Reading | None:
-        if _TRAINING.search(line.text, head.end()) is not None:
+        if _PLACE.search(line.text, head.end()) is not None:
             return [Malformed(line.number, "truncated")]
         meters = _meters(line.text, head.end())
         if not meters:

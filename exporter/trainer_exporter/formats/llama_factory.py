@@ -20,9 +20,9 @@ from typing import Final
 
 from trainer_exporter.formats.announcements import RUNNING, Announcements
 from trainer_exporter.formats.base import LOSS, NOTHING, BlockReading, Format, Reading
-from trainer_exporter.formats.decimals import Always
 from trainer_exporter.formats.dicts import hidden_nonfinite, pairs, training_fields
 from trainer_exporter.formats.epochs import EpochMark, StepsFromEpochs
+from trainer_exporter.formats.wholeness import Always
 from trainer_exporter.model import Checkpoint, CheckpointEvent, Column, Line, Malformed, Record, Table
 from trainer_exporter.numbers import NUMBER, duration, durations, number
 

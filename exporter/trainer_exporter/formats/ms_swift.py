@@ -18,8 +18,8 @@ from typing import Final
 
 from trainer_exporter.formats.bars import bar
 from trainer_exporter.formats.base import LOSS, NOTHING, Format, Reading
-from trainer_exporter.formats.decimals import Always
 from trainer_exporter.formats.dicts import evaluation, has_own_step, hidden_nonfinite, pairs, results, training_fields
+from trainer_exporter.formats.wholeness import Always
 from trainer_exporter.model import Checkpoint, CheckpointEvent, Line, Malformed, Phase, Record
 from trainer_exporter.numbers import integer
 

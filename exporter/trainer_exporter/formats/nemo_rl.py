@@ -16,6 +16,7 @@ import re
 from typing import Final
 
 from trainer_exporter.formats.base import LOSS, NOTHING, Format, Reading
+from trainer_exporter.formats.wholeness import Figures
 from trainer_exporter.model import Checkpoint, CheckpointEvent, Line, Malformed, Phase, Record
 from trainer_exporter.numbers import number
 
@@ -52,7 +53,7 @@ class NemoRl:
 
     def __init__(self) -> None:
         self._step: int | None = None  # of the block that is being printed, over all epochs
-        self._seen: set[str] = set()  # fields of this block
+        self._figures = Figures()
         self._epoch = 1
         self._epochs: int | None = None
         self._target: int | None = None  # as last told
@@ -71,7 +72,7 @@ class NemoRl:
         if text.startswith("=====") and (header := _HEADER.match(text)) is not None:
             return self._header(line, header)
         if _TORN.match(text):
-            self._step, self._seen = None, {"step"}  # a header that is torn: nobody knows the step
+            self._figures.lose()
         if self._step is None and self._epochs is None:
             return None
         if "•" in text or "- E2E (" in text:
@@ -92,7 +93,7 @@ class NemoRl:
             return [Record(line.number, {"epochs": total}, stamp=line.stamp)]
         self._step = (self._epoch - 1) * total + count
         self._saved = None
-        self._seen = set()
+        self._figures.begin()
         is_whole = self._epochs is None or self._epochs == 1  # else the run may end before its last epoch does
         fields: dict[str, float] = {"target_steps": total} if is_whole and total != self._target else {}
         self._target = total if is_whole else None
@@ -132,16 +133,15 @@ class NemoRl:
         fields = {name: value for name, value in found.items() if value is not None}
         if not fields:
             return NOTHING
-        if self._seen & fields.keys() - {"eval_loss"}:
-            self._step = None  # these are the next step's, whose header has been torn
-        if self._step is None and self._seen:
+        for name in fields.keys() - {"eval_loss"}:
+            self._figures.repeat(name)
+        if not self._figures.have_header:
             return [Malformed(line.number, "no_step")]
-        self._seen |= fields.keys()
         place: dict[str, float] = {} if self._step is None else {"step": self._step}
         return [Record(line.number, {**place, **fields}, stamp=line.stamp)]
 
     def _result(self, line: Line, key: str, value: float | None) -> Reading:
-        if value is None:
+        if value is None or not self._figures.have_header:
             return NOTHING
         is_other = self._section == "Validation Results" and not self._is_main_set
         name = f"{self._set}_{key}" if is_other else key

@@ -12,6 +12,7 @@ from typing import Final
 
 from trainer_exporter.formats.decimals import Constant
 from trainer_exporter.formats.dicts import MAX_METRICS
+from trainer_exporter.formats.wholeness import Figures
 from trainer_exporter.model import Line, Malformed, Record, Stamp
 from trainer_exporter.numbers import NUMBER, moment, number
 
@@ -78,8 +79,7 @@ class Block:
         self._tokens: float | None = None
         self._eval_loss_of = ""
         self._names: set[str] = set()
-        self._seen: set[str] = set()  # figures of this block
-        self._has_header = True  # else it was torn, and nobody knows the step
+        self._figures = Figures()
 
     @property
     def is_open(self) -> bool:
@@ -89,13 +89,11 @@ class Block:
     def opens(self, stamp: Stamp | None = None) -> None:
         """A header came: figures will follow."""
         self._left, self._stamp, self._tokens = _BLOCK_LINES, stamp, None
-        self._seen = set()
 
     def has(self, key: str) -> bool:
-        """Whether a figure is one of this block. One that stands there twice is of the next, as are all behind it."""
-        self._has_header = self._has_header and key not in self._seen
-        self._seen.add(key)
-        return self._has_header
+        """Whether a figure is of the step that was told last."""
+        self._figures.repeat(key)
+        return self._figures.have_header
 
     def tokens(self, value: float) -> None:
         """The tokens in total; told with the next figure, which shows that they were not torn between two groups of digits."""
@@ -109,10 +107,12 @@ class Block:
         """The record of a step's header."""
         found = _STEP.match(said.text)
         if found is None:
-            self._has_header = self._has_header and not (said.text == line.text and _TORN.search(line.text))
+            if said.text == line.text and _TORN.search(line.text):
+                self._figures.lose()
             return None
+        self._figures.begin()
         self.opens(said.stamp)
-        self.step, self._has_header = int(found["step"]), True
+        self.step = int(found["step"])
         fields: dict[str, float] = {"step": self.step}
         if found["total"].isdecimal() and self._total.is_known(found["total"]):
             fields["target_steps"] = int(found["total"])

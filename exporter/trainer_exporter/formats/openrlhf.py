@@ -137,7 +137,9 @@ class OpenRlhf:
 
 def _postfix(text: str) -> str:
     found = _POSTFIX.search(text)
-    return found["pairs"] if found and pairs_behind(found["pairs"].rstrip("]")) else ""
+    if found is None or not all("=" in piece for piece in found["pairs"].split(", ")):
+        return ""  # a piece of a name
+    return found["pairs"] if pairs_behind(found["pairs"].rstrip("]")) else ""
 
 
 def _read(found: Mapping[str, str]) -> dict[str, float]:

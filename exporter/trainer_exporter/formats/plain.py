@@ -69,14 +69,14 @@ _PAIR: Final = re.compile(
     r"[ -][a-z]+|[A-Za-z][\w/]*(?:-[A-Za-z]\w*)*)['\"]?"
     rf"(?: *[:=] *| +(?=\[?[\d.+-]*\d)| +(?=[+-]?(?:nan|inf)\b))['\"]?(?P<open>\[)?(?P<value>{_VALUE}[KM]?){_ARROW}"
     r"(?: */ *(?P<of>\d[\d,]*))?(?(open)\])"
-    r"(?P<unit> ?(?:[KMGT]i?B(?:/\d+[KMGT]i?B)?|[munµ]?s|ms|%|W|it/s|s/it|[A-Za-z]+/s(?:ec)?(?! *[:=])))?"
+    r"(?P<unit> ?(?:[KMGT]i?B(?:/\d+[KMGT]i?B)?|[munµ]?s|ms|sec(?:ond)?s?|MFU|%|W|it/s|s/it|[A-Za-z]+/s(?:ec)?(?! *[:=])))?"
     r"(?![\w.])['\"]?(?P<end>[^\s,;|)\]}(%/]| *[:=*]| +[-+]?\d)?",
     re.IGNORECASE,
 )
 _DELTA: Final = re.compile(rf"\((?:Δ|∆|d(?:elta)?) *=? *{NUMBER}\)")
 _RATE: Final = re.compile(rf"(?<![\w.])({NUMBER}) ?(samples|tokens|tok)/s(?:ec)?\b(?! *[:=])")
-# Behind what has no unit; where a number follows, it is the next name: "loss 2.31 s/it 0.5".
-_UNIT: Final = re.compile(r"/(?!\w+ *[:=]? *\d)[A-Za-z]| ?(?:MFU|[KMGT]i?B|sec(?:ond)?s?|tok(?:ens)?/s|samples/s)\b(?!/| *[:=]? *\d)")
+_PATH: Final = re.compile(r"/(?!\w+ *[:=]? *\d)[A-Za-z]")  # behind a number; not "loss=0.5/acc=0.3"
+# What stands behind a unit makes it the next name: "loss 2.31 s/it 0.5".
 _NAME: Final = re.compile(r"[/\w]* *[:=]? *[-+]?\d")
 _NO_LOSS: Final = "-1.00000"  # what torchtitan prints where there is none
 _CODE: Final = re.compile(r"[a-z_]\(|\w\{|\{\w")  # a call, a constructor's print-out, a template
@@ -203,7 +203,7 @@ def _is_one_writers(found: re.Match[str], key: str) -> bool:
     if _ALIASES.get(key) not in _IN_DECIMALS:
         return True
     has_unit = found["unit"] is not None and _NAME.match(found.string, found.end("unit")) is None
-    if has_unit or _UNIT.match(found.string, found.end()) or found["value"] == _NO_LOSS:
+    if has_unit or _PATH.match(found.string, found.end()) or found["value"] == _NO_LOSS:
         return False
     texts = (found["value"], found["now"])
     return all(text is None or (is_printed(text) and text[-1] not in "KM" and (not text.isdigit() or text == "0")) for text in texts)

@@ -21,6 +21,8 @@ _STEP: Final = re.compile(
 # The number of decimals is fixed, or a unit follows: either shows where a line is torn.
 _FIXED: Final = r"(?:-?\d+\.\d{4}|-?\d\.\d\de[-+]\d\d|nan|-?inf)"
 _PIECE: Final = re.compile(rf"^(?P<name>[A-Z][\w. ]*?) (?:(?P<fixed>{_FIXED})|(?P<value>\d+)(?: tokens/s)|(?P<share>\d+\.\d)%)$")
+_NAME: Final = re.compile(r"[A-Z][A-Za-z. /-]*(?= -?\d| nan\b| -?inf\b)")
+_GLUED: Final = re.compile(r"\| [A-Z][a-z]*\d+\.\d")  # a number behind half a name
 _VALIDATION: Final = re.compile(_PREFIX + rf"Validation \| Step (?P<step>\d{{1,15}}) \| Loss (?P<loss>{_FIXED})$")
 _BEGINS: Final = re.compile(_PREFIX + r"Starting training loop \(max_steps=(?P<total>\d{1,15}|infinite|None)\)$")
 _RESUMED: Final = re.compile(_PREFIX + r"Resuming training from checkpoint step (?P<step>\d{1,15})$")
@@ -60,6 +62,9 @@ class PrimeRl:
         return NOTHING
 
     def _step(self, line: Line, found: re.Match[str]) -> Reading | None:
+        names = [name[0] for piece in found["rest"].split(" | ") if (name := _NAME.match(piece)) is not None]
+        if len({*names}) < len(names) or _GLUED.search(found["rest"]) is not None:
+            return [Malformed(line.number, "number")]  # half of it is another line's
         fields, metrics = _values(found["rest"])
         if "reward" in metrics and "loss" not in fields:
             return [Record(line.number, metrics={"reward": metrics["reward"]}, stamp=line.stamp)]

@@ -98,7 +98,7 @@ class LastRedraw:
         self._held: _Held | None = None
         self.told: tuple[int, int] | None = None  # epoch and count of the record last given out
         self.postfix = ""  # as drawn with it
-        self._is_unsure = False  # whether that is how the count before was drawn last
+        self.is_unsure = False  # a redraw has been torn since: of which count it was is not known
 
     def make_way(self, count: tuple[int, int]) -> list[Record]:
         """What was held, if a redraw of this count is not one of the same."""
@@ -108,11 +108,15 @@ class LastRedraw:
         """A redraw could not be read. It may have been the last one of what is held, which then has the values of the count before."""
         if self._held is not None and self._held.may_be_old:
             self._held = None
-        self._is_unsure = True
+        self.is_unsure = True
+
+    def skip(self, count: tuple[int, int]) -> None:
+        """The values of this count are lost."""
+        self.told, self.is_unsure = count, False
 
     def hold(self, record: Record, count: tuple[int, int], postfix: str) -> None:
         """Take a redraw of a count that has not been told."""
-        may_be_old = self._held is None and (self._is_unsure or postfix == self.postfix)
+        may_be_old = self._held is None and (self.is_unsure or postfix == self.postfix)
         self._held = _Held(record, count, postfix, may_be_old)
 
     def given(self) -> list[Record]:
@@ -120,7 +124,7 @@ class LastRedraw:
         held, self._held = self._held, None
         if held is None:
             return []
-        self.told, self.postfix, self._is_unsure = held.count, held.postfix, False
+        self.told, self.postfix, self.is_unsure = held.count, held.postfix, False
         return [held.record]
 
     def flushed(self) -> list[Record]:
