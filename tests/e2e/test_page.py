@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,7 +28,7 @@ STALL_S = 90.0
 USUAL_GAP = 'trainer_progress_gap_seconds{quantile="0.95"}'
 
 
-class Training(threading.Thread):
+class Training(threading.Thread, ABC):
     """Writes a log like a trainer does, a record a second, until told otherwise."""
 
     def __init__(self, path: Path) -> None:
@@ -46,8 +47,9 @@ class Training(threading.Thread):
                 self.step += 1
                 self._file.write(self.lines(self.step, time.monotonic() - started))
 
+    @abstractmethod
     def lines(self, step: int, elapsed_s: float) -> str:
-        raise NotImplementedError
+        """What it writes at a step."""
 
     def stop(self) -> None:
         self._stopping.set()

@@ -9,7 +9,8 @@ import csv
 import json
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from trainer_exporter.formats.base import NOTHING, Format, Parser, Reading
@@ -31,10 +32,10 @@ def build(spec: FormatSpec) -> Format:
     is_table = spec.kind == "csv"
     searched = [*spec.contains, *(mark.contains for mark in (spec.line, spec.starts, spec.closes) if mark is not None)]
     hints = tuple(dict.fromkeys(searched))
-    parser = {"pattern": Pattern, "json": Json, "key_value": KeyValue, "csv": Table}[spec.kind]
+    parsers: Mapping[str, Callable[[FormatSpec], Parser]] = {"pattern": Pattern, "json": Json, "key_value": KeyValue, "csv": Table}
 
     def make() -> Parser:
-        return parser(spec)
+        return parsers[spec.kind](spec)
 
     return Format(
         name=spec.name,
@@ -47,7 +48,7 @@ def build(spec: FormatSpec) -> Format:
     )
 
 
-class _Private:
+class _Private(ABC):
     """What all kinds share: the marks of a start and of an end, and figures that become a record."""
 
     def __init__(self, spec: FormatSpec) -> None:
@@ -72,8 +73,9 @@ class _Private:
     def flush(self) -> Reading:
         return NOTHING
 
+    @abstractmethod
     def _reading(self, line: Line) -> Reading | None:
-        raise NotImplementedError
+        """What the line says, as ``parse``, but for starts and ends."""
 
     def _may_be_one(self, line: Line) -> bool:
         return len(line.text) <= _LONGEST and any(word in text for text in _texts(line) for word in self._spec.contains)
