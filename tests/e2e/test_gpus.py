@@ -74,6 +74,9 @@ def node(tmp_path: Path, library: Path) -> Iterator[Node]:
 
 
 def test_the_cards_serve_the_run_whose_log_their_process_writes(node: Node) -> None:
+    # Who holds the log is looked up apart from who holds the cards.
+    eventually(lambda: node.daemon.value("trainer_writer_alive", run="heron") == 1, within_s=20, what="the writer")
+
     samples = node.daemon.samples()
 
     assert samples["gpu_devices"] == 4
