@@ -6,18 +6,7 @@ from __future__ import annotations
 
 import pytest
 
-from trainer_exporter.formats import registry
-from trainer_exporter.intake import Intake
-from trainer_exporter.model import Chunk, Record
-
-
-def records(*lines: str) -> list[Record]:
-    """What a file of these lines says."""
-    intake = Intake(registry())
-    data = "".join(f"{line}\n" for line in lines).encode()
-    said = [*intake.feed(Chunk(data, 1, 0.0, live=False)), *intake.flush()]
-    return [one for one in said if isinstance(one, Record)]
-
+from formats.told import records
 
 BAR = "Steps:  28%|██▊       | {} [00:02<00:05,  7.97it/s, {}]"
 REFUSED = {

@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from itertools import islice, repeat, takewhile
-from operator import eq, lt
+from operator import eq, le, lt
 from typing import Final, NamedTuple, TypeVar
 
 from trainer_exporter.formats.bars import COUNT, DRAWING, RATE, TIME, Bar, is_share
@@ -66,7 +66,7 @@ class Shapes:
     def drawn(self, text: str, part: tuple[int, int], total: int) -> Drawn | None:
         """The lines of a part of the text as far as they differ in their numbers alone; None of a few.
 
-        On each the last bar is beyond the first one, and beyond the first one of the line before.
+        On each the last bar is beyond the first one, which is not behind the last one of the line before.
         """
         begin = part[0]
         end = text.index("\n", begin)
@@ -147,7 +147,7 @@ def _in_order(columns: Sequence[Sequence[str]], total: int) -> int:
         list(map(is_share, map(int, percents), first, repeat(total))),
         list(map(is_share, map(int, ends), last, repeat(total))),
         list(map(lt, first, last)),
-        [True, *map(lt, first, islice(last, 1, None))],
+        [True, *map(le, last, islice(first, 1, None))],
         [True, *map(eq, map(eq, last, islice(first, 1, None)), repeat(is_repeated))],
     ]
     return min(check.index(False) if False in check else len(check) for check in checks)

@@ -15,6 +15,8 @@ open-instruct has the Trainer's header and bar, and a line of its own that has t
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+from operator import le
 from typing import Final
 
 from trainer_exporter.formats.announcements import RUNNING, TRAINING, UNSLOTH, Announcements, is_unsloth
@@ -48,6 +50,9 @@ class HfTrainer:
         self._announcements = Announcements(self._epochs)
         self._held: list[Stepless] = []
         self._bar: Bar | None = None  # the training bar as last drawn
+        self._bar_line = 0  # the number of its line
+        self._is_shared = False  # other ranks draw their bars and print into the same stream
+        self._epoch: float | None = None  # of the last dictionary of training
         self._pending: tuple[Line, Bar, Phase | None] | None = None  # of redraws on one line only the last is news
         self._total: int | None = None
         self._other_bar: Bar | None = None  # the last one not known to be the training's
@@ -108,16 +113,22 @@ class HfTrainer:
             return None
         end = max(text.rfind("\n", begin, begin + self._reach), text.index("\n", begin)) + 1
         drawn = self._shapes.drawn(text, (begin, end), self._total)
-        if drawn is not None and not self._epochs.are_possible(drawn.first[1:], drawn.fields["epoch"][:-1]):
-            drawn = None  # a bar is missing
+        if drawn is not None and not self._are_one_trainers(drawn.first[1:], drawn.fields["epoch"]):
+            drawn = None
         self._reach = min(self._reach * _GROWTH, _LONGEST) if drawn is not None and drawn.end == end else _REACH
         return drawn
+
+    def _are_one_trainers(self, steps: Sequence[int], epochs: Sequence[float]) -> bool:
+        """Whether no bar is missing, and no dictionary is another rank's. These are the steps of the epochs, but of the last."""
+        return all(map(le, epochs, epochs[1:])) and self._epochs.are_possible(steps, epochs[:-1])
 
     def _overtaken(self, text: str, place: int) -> list[Record | Malformed] | None:
         """What one of these lines says; None, and nothing is changed, where it is better read piece by piece."""
         drawn = overtaken(text, self._total) if self._phase is Phase.TRAINING and self._is_at_work and not self.wants_all else None
         found = {} if drawn is None or not drawn.rest.startswith(_OPENINGS[0]) or has_own_step(drawn.rest) else pairs(drawn.rest)
         if drawn is None or number(found.get("loss", "")) is None or (self._step is not None and drawn.last.done <= self._step):
+            return None
+        if self._is_shared or self._goes_back(drawn.first, place):
             return None
         line = Line(drawn.rest, place)
         out = self._drawn(line, drawn.first)
@@ -133,13 +144,13 @@ class HfTrainer:
         held, pending = self._held, self._pending
         is_waiting = len(held) == 1 and held[0].is_training and held[0].epoch is not None and not held[0].metrics and held[0].phase is None
         is_behind = pending is not None and pending[2] is None and pending[1].done == drawn.last[0]
-        return is_waiting and is_behind and self._step == drawn.first[0] and not self._is_buffered
+        return is_waiting and is_behind and self._step == drawn.first[0] and not self._is_buffered and not self._is_shared
 
     def _pass_over(self, drawn: Drawn, place: int) -> None:
         """Be as after the last of these lines, which has this number; what they say is told already."""
         line = Line(drawn.rest, place)
         self._epochs.observe_all(drawn.first[1:], drawn.fields["epoch"][:-1], is_significant=drawn.is_significant)
-        self._bar, self._step, self._held = drawn.bar, drawn.first[-1], []
+        self._bar, self._bar_line, self._step, self._held = drawn.bar, place, drawn.first[-1], []
         self._pending = line, drawn.bar, None
         self._read_pairs(line, drawn.rest, pairs(drawn.rest))
 
@@ -158,7 +169,8 @@ class HfTrainer:
             return None
         if any(record.starts for record in said):
             self._total = self._bar = self._other_bar = self._step = None
-            self._has_lines = self._has_closed = self._is_buffered = False
+            self._has_lines = self._has_closed = self._is_buffered = self._is_shared = False
+            self._epoch = None
         if self._announcements.total:
             self._total = self._announcements.total
         self._phase = next((record.phase for record in said if record.phase), self._phase)
@@ -179,15 +191,22 @@ class HfTrainer:
 
     def _drawn(self, line: Line, drawn: Bar) -> list[Record | Malformed]:
         self._announcements.end_block()
-        out = self._resolved(drawn) if self._held else []
+        if drawn.done == 0:
+            self._is_shared, self._epoch = False, None
+        self._is_shared = self._is_shared or self._goes_back(drawn, line.number)
+        out = self._resolved(drawn if drawn.done else None) if self._held else []  # no line is printed before the first step
         self._learn_late(drawn)
         self._is_torn = False
-        self._bar = drawn
+        self._bar, self._bar_line = drawn, line.number
         if self._pending is not None and self._pending[0].number != line.number:
             out += self._taken_pending()
         if drawn.done != self._step and not self._has_closed:
             self._pending = line, drawn, self._progressed(drawn)
         return out
+
+    def _goes_back(self, drawn: Bar, place: int) -> bool:
+        """Whether the bar that a line begins with is behind that of the line before: no trainer's does, unless it begins anew."""
+        return self._bar is not None and self._bar_line != place and 0 < drawn.done < self._bar.done
 
     def _is_the_training(self, drawn: Bar) -> bool:
         """Evaluation, and any loop, draws bars without a title too; the training's total is announced, or stands beside a loss."""
@@ -263,7 +282,10 @@ class HfTrainer:
         self._held.append(held)
         if held.is_training and self._has_closed:
             self._has_closed, self._total = False, None
-            self._bar = None
+            self._bar = self._epoch = None
+        if held.is_training and held.epoch is not None:
+            self._is_shared = self._is_shared or (self._bar is not None and self._epoch is not None and held.epoch.value < self._epoch)
+            self._epoch = held.epoch.value
         if held.is_training and not self._has_lines:
             self._has_lines = True
             self._trust_the_bar_before()
@@ -310,6 +332,8 @@ class HfTrainer:
         return self._taken_pending()
 
     def _steps(self, held: list[Stepless], drawn: Bar | None) -> list[tuple[int | None, bool]]:
+        if self._is_shared:
+            return [(None, False)] * len(held)
         beside = drawn or self._bar
         self._is_buffered = self._is_buffered or (beside is not None and not are_of_one_moment(held))
         is_late = self._is_torn or (drawn is not None and not self._is_possible(drawn, held[0].epoch))

@@ -1,0 +1,50 @@
+"""Bars of several ranks in one stream without a label: whose step a value is of is not known, so none is told with it."""
+
+from __future__ import annotations
+
+from formats.told import records
+
+TRAINER = "{:3d}%|{}| {}/400 [00:0{}<03:10,  2.00it/s]"
+
+
+def trainers_bar(step: int) -> str:
+    return TRAINER.format(step * 100 // 400, "█         ", step, step % 10)
+
+
+def dictionary(loss: str, step: int) -> str:
+    return f"{{'loss': '{loss}', 'grad_norm': '0.5', 'learning_rate': '1e-05', 'epoch': '{step / 400:.4g}'}}"
+
+
+def test_a_line_of_the_trainers_has_no_step_once_its_bar_has_gone_back() -> None:
+    first = [trainers_bar(20), dictionary("1.5", 20), trainers_bar(20)]
+    second = [trainers_bar(18), trainers_bar(20), dictionary("1.25", 20), trainers_bar(22), dictionary("nan", 20), trainers_bar(20)]
+
+    told = records(*first, *second)
+
+    shown = [(record.fields.get("step"), str(record.fields["loss"])) for record in told if "loss" in record.fields]
+    assert shown == [(20, "1.5"), (None, "1.25"), (None, "nan")]
+
+
+def test_an_epoch_that_goes_back_is_another_ranks_too() -> None:
+    """Out of a buffer come lines without bars between them."""
+    burst = [dictionary(f"1.{step}", step) for step in (20, 40, 60)]
+
+    told = records(trainers_bar(61), *burst, trainers_bar(64), *burst, trainers_bar(66))
+
+    steps = [record.fields.get("step") for record in told if "loss" in record.fields]
+    assert [step is None for step in steps] == [False, False, False, True, True, True]
+
+
+def test_a_training_that_begins_anew_in_the_same_file_has_its_steps_again() -> None:
+    first = [trainers_bar(40), dictionary("1.5", 40), trainers_bar(40), trainers_bar(20), dictionary("1.75", 20), trainers_bar(20)]
+    second = [trainers_bar(0), trainers_bar(19), dictionary("1.25", 20), trainers_bar(20)]
+
+    told = records(*first, *second)
+
+    assert [record.fields.get("step") for record in told if "loss" in record.fields] == [40, None, 20]
+
+
+def test_no_line_of_the_trainers_is_of_step_zero() -> None:
+    told = records(trainers_bar(20), dictionary("1.5", 20), trainers_bar(20), dictionary("1.25", 40), trainers_bar(0), trainers_bar(1))
+
+    assert [record.fields.get("step") for record in told if "loss" in record.fields] == [20, 40]
