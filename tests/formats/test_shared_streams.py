@@ -48,3 +48,15 @@ def test_no_line_of_the_trainers_is_of_step_zero() -> None:
     told = records(trainers_bar(20), dictionary("1.5", 20), trainers_bar(20), dictionary("1.25", 40), trainers_bar(0), trainers_bar(1))
 
     assert [record.fields.get("step") for record in told if "loss" in record.fields] == [20, 40]
+
+
+def test_one_rank_alone_has_its_steps_again_after_a_while() -> None:
+    lines = [trainers_bar(10), dictionary("1.5", 10), trainers_bar(10), trainers_bar(5)]
+    for step in range(11, 70):
+        lines += [trainers_bar(step), dictionary("1.5", step), trainers_bar(step)]
+
+    told = records(*lines)
+
+    steps = [record.fields.get("step") for record in told if "loss" in record.fields]
+    assert steps[:2] == [10, None]
+    assert steps[-3:] == [67, 68, 69]

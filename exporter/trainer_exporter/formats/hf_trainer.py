@@ -34,6 +34,7 @@ _PATIENCE: Final = 64  # lines that are read alone where they do not go on as th
 _REACH: Final = 8192  # characters of lines that may be alike
 _LONGEST: Final = 1 << 20
 _GROWTH: Final = 4
+_DOUBTED: Final = 50  # lines without a step after one that another rank has printed
 _TRAINING_KEYS: Final = ("loss", "learning_rate", "loss/policy_avg")
 _OPENINGS: Final = ("{'loss': ", "{'eval_", "{'train_runtime': ", "{'grad_norm': ", "{'learning_rate': ", "{'eps': ")
 _STEP_LINE: Final = re.compile(  # a logger writes it behind the bar, on the same line
@@ -51,7 +52,7 @@ class HfTrainer:
         self._held: list[Stepless] = []
         self._bar: Bar | None = None  # the training bar as last drawn
         self._bar_line = 0  # the number of its line
-        self._is_shared = False  # other ranks draw their bars and print into the same stream
+        self._doubted = 0  # lines to come that are of another rank's step maybe: it prints into the same stream
         self._epoch: float | None = None  # of the last dictionary of training
         self._pending: tuple[Line, Bar, Phase | None] | None = None  # of redraws on one line only the last is news
         self._total: int | None = None
@@ -128,7 +129,7 @@ class HfTrainer:
         found = {} if drawn is None or not drawn.rest.startswith(_OPENINGS[0]) or has_own_step(drawn.rest) else pairs(drawn.rest)
         if drawn is None or number(found.get("loss", "")) is None or (self._step is not None and drawn.last.done <= self._step):
             return None
-        if self._is_shared or self._goes_back(drawn.first, place):
+        if self._doubted or self._goes_back(drawn.first, place):
             return None
         line = Line(drawn.rest, place)
         out = self._drawn(line, drawn.first)
@@ -144,7 +145,7 @@ class HfTrainer:
         held, pending = self._held, self._pending
         is_waiting = len(held) == 1 and held[0].is_training and held[0].epoch is not None and not held[0].metrics and held[0].phase is None
         is_behind = pending is not None and pending[2] is None and pending[1].done == drawn.last[0]
-        return is_waiting and is_behind and self._step == drawn.first[0] and not self._is_buffered and not self._is_shared
+        return is_waiting and is_behind and self._step == drawn.first[0] and not self._is_buffered and not self._doubted
 
     def _pass_over(self, drawn: Drawn, place: int) -> None:
         """Be as after the last of these lines, which has this number; what they say is told already."""
@@ -169,8 +170,8 @@ class HfTrainer:
             return None
         if any(record.starts for record in said):
             self._total = self._bar = self._other_bar = self._step = None
-            self._has_lines = self._has_closed = self._is_buffered = self._is_shared = False
-            self._epoch = None
+            self._has_lines = self._has_closed = self._is_buffered = False
+            self._doubted, self._epoch = 0, None
         if self._announcements.total:
             self._total = self._announcements.total
         self._phase = next((record.phase for record in said if record.phase), self._phase)
@@ -192,8 +193,9 @@ class HfTrainer:
     def _drawn(self, line: Line, drawn: Bar) -> list[Record | Malformed]:
         self._announcements.end_block()
         if drawn.done == 0:
-            self._is_shared, self._epoch = False, None
-        self._is_shared = self._is_shared or self._goes_back(drawn, line.number)
+            self._doubted, self._epoch = 0, None
+        elif self._goes_back(drawn, line.number):
+            self._doubted = _DOUBTED
         out = self._resolved(drawn if drawn.done else None) if self._held else []  # no line is printed before the first step
         self._learn_late(drawn)
         self._is_torn = False
@@ -284,7 +286,8 @@ class HfTrainer:
             self._has_closed, self._total = False, None
             self._bar = self._epoch = None
         if held.is_training and held.epoch is not None:
-            self._is_shared = self._is_shared or (self._bar is not None and self._epoch is not None and held.epoch.value < self._epoch)
+            goes_back = self._bar is not None and self._epoch is not None and held.epoch.value < self._epoch
+            self._doubted = _DOUBTED if goes_back else max(0, self._doubted - 1)
             self._epoch = held.epoch.value
         if held.is_training and not self._has_lines:
             self._has_lines = True
@@ -332,7 +335,7 @@ class HfTrainer:
         return self._taken_pending()
 
     def _steps(self, held: list[Stepless], drawn: Bar | None) -> list[tuple[int | None, bool]]:
-        if self._is_shared:
+        if self._doubted:
             return [(None, False)] * len(held)
         beside = drawn or self._bar
         self._is_buffered = self._is_buffered or (beside is not None and not are_of_one_moment(held))
