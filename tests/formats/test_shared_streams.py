@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from formats.told import records
 
 TRAINER = "{:3d}%|{}| {}/400 [00:0{}<03:10,  2.00it/s]"
@@ -60,3 +62,40 @@ def test_one_rank_alone_has_its_steps_again_after_a_while() -> None:
     steps = [record.fields.get("step") for record in told if "loss" in record.fields]
     assert steps[:2] == [10, None]
     assert steps[-3:] == [67, 68, 69]
+
+
+LIGHTNING = "Epoch 0: {:3d}%|█████     | {}/50 [00:00<00:00, 26.77it/s, v_num=0, train_loss={}]"
+
+
+def lightnings_bars(step: int, before: str, now: str) -> list[str]:
+    """The two redraws of a count: the first one has the values of the count before."""
+    return [LIGHTNING.format(step * 2, step, before), LIGHTNING.format(step * 2, step, now)]
+
+
+def test_values_behind_bars_of_two_ranks_are_told_without_a_step_and_the_highest_step_without_values() -> None:
+    first = [*lightnings_bars(10, "0.900", "0.800"), *lightnings_bars(12, "0.800", "0.700")]
+    second = lightnings_bars(10, "0.950", "0.850")
+    mixed = [
+        *(LIGHTNING.format(28, 14, "0.700"), LIGHTNING.format(24, 12, "0.850"), LIGHTNING.format(28, 14, "nan.0")),
+        *(LIGHTNING.format(24, 12, "0.750"), LIGHTNING.format(32, 16, "nan.0")),
+    ]
+
+    told = records(*first, *second, *mixed)
+
+    shown = [(record.fields.get("step"), str(record.fields["loss"])) for record in told if "loss" in record.fields]
+    assert shown == [(10, "0.8"), (None, "0.7"), (None, "0.85"), (None, "nan"), (None, "0.75")]
+    assert [record.fields["step"] for record in told if "step" in record.fields] == [10, 12, 14]
+
+
+def test_a_trainer_that_goes_on_from_its_checkpoint_tells_steps_and_values_together_after_a_while() -> None:
+    values = [f"0.{digits}" for digits in range(100, 180)]
+    lines = lightnings_bars(40, "0.900", "0.800")
+    for step, (before, now) in enumerate(pairwise(values), 10):
+        epoch, done = divmod(step, 50)
+        lines += [line.replace("Epoch 0", f"Epoch {epoch}") for line in lightnings_bars(done, before, now)]
+
+    told = records(*lines)
+
+    steps = [record.fields.get("step") for record in told if "loss" in record.fields]
+    assert steps[:2] == [None, None]
+    assert steps[-3:] == [86, 87, 88]

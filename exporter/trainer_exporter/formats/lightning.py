@@ -154,11 +154,12 @@ class Lightning:
         """The results of a validation, which then stay in the bar until the next one."""
         results = {key: printed for key, printed in drawn.pairs.items() if _EVALUATION.match(key) and key != self._announced}
         printed = str(results)
-        if not results or (printed == self._results and not self._is_evaluating):
+        is_shared = self._redraws.is_shared
+        if not results or not (self._is_evaluating or (printed != self._results and not is_shared)):
             return []
         self._results, self._is_evaluating = printed, False
         fields, metrics = _results(results)
-        return [Record(line.number, {"step": step, **fields}, metrics, stamp=line.stamp)]
+        return [Record(line.number, fields if is_shared else {"step": step, **fields}, metrics, stamp=line.stamp)]
 
     # Words
 

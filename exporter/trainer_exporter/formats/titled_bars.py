@@ -17,6 +17,10 @@ from trainer_exporter.numbers import duration, number
 
 _HEAD_CHARACTERS: Final = 300
 _BAR_CHARACTERS: Final = 4096
+_REMEMBERED: Final = 16  # postfixes
+_DOUBTED: Final = 50  # counts
+_BEGINNING: Final = (0, 0)  # epoch and count
+_PLACE: Final = frozenset({"step", "epoch", "target_steps", "epochs", "elapsed_seconds", "remaining_seconds"})
 _PERCENT: Final = re.compile(r"(\d{1,3})%$")
 _BAR: Final = re.compile(
     rf"{DRAWING} *(?P<done>{COUNT})/(?P<total>\d{{1,15}}|\?) \[(?P<elapsed>{TIME})<(?P<remaining>{TIME}|\?)"
@@ -92,17 +96,37 @@ class _Held:
 
 
 class LastRedraw:
-    """Holds the record of a count back until the count moves on or nothing more comes."""
+    """Holds the record of a count back until the count moves on or nothing more comes.
+
+    A count that goes back is another rank's, which draws into the same stream, or that of a trainer that begins anew. For a while the
+    count and the values are then told apart from each other: a redraw may be the first of its count, with the values of another.
+    """
 
     def __init__(self) -> None:
         self._held: _Held | None = None
         self.told: tuple[int, int] | None = None  # epoch and count of the record last given out
         self.postfix = ""  # as drawn with it
         self.is_unsure = False  # a redraw has been torn since: of which count it was is not known
+        self._drawn: tuple[int, int] | None = None  # the count of the last redraw
+        self._reached: tuple[int, int] | None = None  # the highest that has been told since it began
+        self._began: dict[str, tuple[int, int]] = {}  # the count that a postfix was first drawn with, of the last ones
+        self._doubted = 0  # counts to come that other ranks may draw too
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether other ranks draw into this stream, as far as one can tell."""
+        return self._doubted > 0
 
     def make_way(self, count: tuple[int, int]) -> list[Record]:
         """What was held, if a redraw of this count is not one of the same."""
-        return self.given() if self._held is not None and self._held.count != count else []
+        if count == _BEGINNING:
+            self._reached = None
+        elif self._drawn is not None and count < self._drawn and count[1] > 0:
+            self._doubted = _DOUBTED
+        self._drawn = count
+        if self._held is None or self._held.count == count:
+            return []
+        return self.given()
 
     def torn(self) -> None:
         """A redraw could not be read. It may have been the last one of what is held, which then has the values of the count before."""
@@ -116,7 +140,12 @@ class LastRedraw:
 
     def hold(self, record: Record, count: tuple[int, int], postfix: str) -> None:
         """Take a redraw of a count that has not been told."""
-        may_be_old = self._held is None and (self.is_unsure or postfix == self.postfix)
+        is_anothers = self._began.setdefault(postfix, count) != count
+        if len(self._began) > _REMEMBERED:
+            del self._began[next(iter(self._began))]
+        if is_anothers and self._held is not None and not self._held.may_be_old:
+            return
+        may_be_old = (is_anothers and self.is_shared) or (self._held is None and (self.is_unsure or postfix == self.postfix))
         self._held = _Held(record, count, postfix, may_be_old)
 
     def given(self) -> list[Record]:
@@ -124,8 +153,23 @@ class LastRedraw:
         held, self._held = self._held, None
         if held is None:
             return []
+        if self.is_shared:
+            return self._apart(held)
         self.told, self.postfix, self.is_unsure = held.count, held.postfix, False
+        self._reached = held.count
         return [held.record]
+
+    def _apart(self, held: _Held) -> list[Record]:
+        """The count, if it is ahead, and the values, if they are news."""
+        self._doubted -= 1
+        place = {name: read for name, read in held.record.fields.items() if name in _PLACE}
+        values = {} if held.may_be_old else {name: read for name, read in held.record.fields.items() if name not in _PLACE}
+        is_ahead = self._reached is None or held.count > self._reached
+        if is_ahead:
+            self._reached = held.count
+        if values:
+            self.told, self.postfix, self.is_unsure = held.count, held.postfix, False
+        return [held.record._replace(fields=fields) for fields in ([place] if is_ahead else []) + ([values] if values else [])]
 
     def flushed(self) -> list[Record]:
         """What was held, unless its values may be those of the count before: the file has been cut between two redraws."""
