@@ -99,3 +99,29 @@ def test_a_trainer_that_goes_on_from_its_checkpoint_tells_steps_and_values_toget
     steps = [record.fields.get("step") for record in told if "loss" in record.fields]
     assert steps[:2] == [None, None]
     assert steps[-3:] == [86, 87, 88]
+
+
+OPENRLHF = "Train step of epoch 0: {:3d}%|█████     | {}/50 [00:13<00:13,  1.10s/it, gpt_loss={}, loss_mean=1.57, lr=6e-6]"
+
+
+def openrlhfs_bar(count: int, loss: str) -> str:
+    return OPENRLHF.format(count * 2, count, loss)
+
+
+def test_values_that_another_ranks_bar_repeats_are_told_once() -> None:
+    lines = [openrlhfs_bar(10, "2.5"), openrlhfs_bar(10, "2.25"), openrlhfs_bar(11, "2.5"), openrlhfs_bar(11, "2.25")]
+
+    told = records(*lines)
+
+    assert [(record.fields["step"], record.fields.get("loss")) for record in told] == [(10, 2.5), (10, 2.25), (11, None)]
+
+
+def test_values_behind_bars_of_two_ranks_that_drift_apart_have_no_step() -> None:
+    lines = [openrlhfs_bar(10, "2.5"), openrlhfs_bar(12, "2.25"), openrlhfs_bar(11, "2.125"), openrlhfs_bar(13, "nan")]
+
+    told = records(*lines)
+
+    assert [(record.fields.get("step"), str(record.fields.get("loss"))) for record in told] == [
+        *((10, "2.5"), (12, "2.25")),
+        *((None, "2.125"), (13, "None"), (None, "nan")),
+    ]

@@ -4,13 +4,15 @@
     INFO 08-13 10:00:00 ppo_trainer.py:547] ✨ Global step 12: {'policy_loss': -0.0123, 'reward': 0.4123, 'actor_lr': 5e-07}
 
 Odd: in SFT, DPO and reward models the bar counts micro-batches of the epoch, and how many make a step is nowhere said; steps here are
-those micro-batches, over all epochs. A bar repeats old values behind every redraw, so values count only where they have changed.
+those micro-batches, over all epochs. A bar repeats old values behind every redraw, so values count only where they have changed. A bar
+that goes back is another rank's: for a while values are told without a step then, as it may be that of the other's bar.
 The bars of PPO within a step (``Train epoch [1/1]``) count mini-batches and say nothing here.
 """
 
 from __future__ import annotations
 
 import re
+from collections import deque
 from collections.abc import Mapping
 from typing import Final
 
@@ -31,6 +33,8 @@ _STEP: Final = re.compile(r"^(?:\W{1,3} )?Global step (?P<step>\d{1,15}): (?P<di
 _EVALUATED: Final = re.compile(
     r"^(?:\W{1,3} )?Evaluation completed in .*?, global_step (?P<step>\d{1,15}), eval_metrics: (?P<dict>\{.*\})$"
 )
+_REMEMBERED: Final = 16  # redraws
+_DOUBTED: Final = 100
 _FIELDS: Final = {
     "gpt_loss": "loss",
     "loss": "loss",
@@ -58,7 +62,9 @@ class OpenRlhf:
     def __init__(self) -> None:
         self._step: int | None = None  # as last reported
         self._epochs: int | None = None
-        self._shown = ""  # values behind the bar, as last drawn
+        self._shown: deque[str] = deque(maxlen=_REMEMBERED)  # values behind the bar, as last drawn
+        self._reached = 0  # the highest step
+        self._doubted = 0  # redraws to come that may be of another rank's bar
         self._has_step_lines = False
         self._is_evaluating = False
 
@@ -94,6 +100,8 @@ class OpenRlhf:
             return None
         if title["outer"]:
             self._epochs = drawn.total
+            if drawn.done == 0:
+                self._begin()
             return NOTHING
         # Newer versions count prompts in the bar of an episode, and print step lines instead of values behind it.
         if title["inner"] or (title["episode"] and (self._has_step_lines or "policy_loss=" not in line.text)):
@@ -110,11 +118,21 @@ class OpenRlhf:
         if rounds:
             progress["target_steps"] = rounds * drawn.total
         postfix = _postfix(line.text)
-        found = {} if postfix == self._shown else _read(dict(_PAIR.findall(postfix)))
-        is_news = step != self._step and drawn.done > 0
-        self._step, self._shown = step, postfix
+        found = {} if postfix in self._shown else _read(dict(_PAIR.findall(postfix)))
+        self._shown.append(postfix)
+        goes_back = self._step is not None and step < self._step and drawn.done > 0
+        self._doubted = _DOUBTED if goes_back else max(0, self._doubted - 1)
+        is_news, is_ahead = drawn.done > 0 and step != self._step, drawn.done > 0 and step > self._reached
+        self._step, self._reached = step, max(step, self._reached)
+        if self._doubted:
+            values = self._record(line, {}, found)
+            return ([self._record(line, progress, {})] if is_ahead else []) + ([values] if values.fields else [])
         record = self._record(line, progress, found)
         return [record] if is_news or len(record.fields) > len(progress) else NOTHING
+
+    def _begin(self) -> None:
+        self._step, self._reached, self._doubted = None, 0, 0
+        self._shown.clear()
 
     def _evaluation(self, line: Line, drawn: Bar) -> Reading:
         """Behind the bar stands the mean so far; it is the result when all has been seen. It belongs to the step of the training's bar."""
@@ -125,7 +143,7 @@ class OpenRlhf:
         if not found or not self._is_evaluating:
             return NOTHING
         self._is_evaluating = False
-        return [self._record(line, {} if self._step is None else {"step": self._step}, found)]
+        return [self._record(line, {} if self._step is None or self._doubted else {"step": self._step}, found)]
 
     def _record(self, line: Line, progress: Mapping[str, float], found: Mapping[str, float]) -> Record:
         fields = {_FIELDS[key]: value for key, value in found.items() if key in _FIELDS}
