@@ -125,3 +125,31 @@ def test_values_behind_bars_of_two_ranks_that_drift_apart_have_no_step() -> None
         *((10, "2.5"), (12, "2.25")),
         *((None, "2.125"), (13, "None"), (None, "nan")),
     ]
+
+
+def keras_line(loss: str) -> str:
+    return f"600/600 - 14s - 23ms/step - loss: {loss} - val_loss: 2.5000"
+
+
+def test_an_epoch_of_which_two_workers_print_their_line_is_no_longer_known() -> None:
+    lines = ["Epoch 1/9", "Epoch 1/9", keras_line("1.5000"), keras_line("1.6000"), "Epoch 2/9", keras_line("1.4000"), "Epoch 2/9"]
+
+    told = records(*lines, keras_line("1.7000"))
+
+    assert [(record.fields.get("step"), record.fields["loss"]) for record in told] == [(600, 1.5), (None, 1.6), (None, 1.4), (None, 1.7)]
+
+
+def test_a_keras_run_that_starts_over_once_keeps_its_steps() -> None:
+    lines = ["Epoch 1/9", keras_line("1.5000"), "Epoch 2/9", "Traceback (most recent call last):", "Epoch 2/9", keras_line("1.4000")]
+
+    told = records(*lines, "Epoch 3/9", keras_line("1.3000"))
+
+    assert [record.fields["step"] for record in told if "loss" in record.fields] == [600, 1200, 1800]
+
+
+def test_a_bar_that_goes_back_within_an_epoch_is_another_workers() -> None:
+    bars = [f"{count:3d}/600 [=====>..........] - ETA: 20s - loss: 1.{count:04d}" for count in (1, 40, 20, 60)]
+
+    told = records("Epoch 1/9", *bars)
+
+    assert [record.fields.get("step") for record in told if "loss" in record.fields] == [1, 40, None, None]

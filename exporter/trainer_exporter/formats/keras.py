@@ -33,7 +33,9 @@ _SECONDS: Final = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
 _SAVING: Final = re.compile(rf"Epoch (?P<epoch>\d{{1,9}}): (?:\S+ improved from {NUMBER} to {NUMBER}, )?saving model to (?P<path>\S.*)$")
 _STOPPED: Final = re.compile(r"Epoch \d{1,9}: early stopping$")
 _RATE_CHANGED: Final = re.compile(r"Epoch \d{1,9}: (?:LearningRateScheduler setting|ReduceLROnPlateau reducing) learning rate to ")
+_ANOTHERS: Final = re.compile(r"Epoch \d{1,9}/\d{1,9}$|\d{1,15}/\d{1,15} (?:- \d|\[[=>.]|━)")  # within a line: another worker's
 _VALIDATION: Final = "val_"
+_DOUBTED: Final = 3  # epochs
 _RATES: Final = ("learning_rate", "lr")
 
 
@@ -45,6 +47,8 @@ class Keras:
         self._epochs = 0
         self._length: int | None = None  # batches an epoch
         self._drawn: tuple[int, int | None] | None = None  # count and total of this epoch's last line
+        self._first: int | None = None  # count that a bar begins with
+        self._doubts = _Doubts()
         self._step: int | None = None
         self._elapsed_s = 0.0
         self._evaluated = ""  # the result of model.evaluate that was told last
@@ -61,6 +65,8 @@ class Keras:
             return self._read(line, text, found, is_bar=False)
         if (found := _BAR.match(text) or _BAR_2.match(text)) is not None:
             return self._read(line, text, found, is_bar=True)
+        if "Epoch " in text and _ANOTHERS.search(text):
+            self._doubts.add()
         return None
 
     def flush(self) -> Reading:
@@ -69,12 +75,15 @@ class Keras:
     def _words(self, line: Line, text: str) -> Reading | None:
         if (found := _EPOCH.match(text)) is not None:
             epoch = int(found["epoch"])
+            self._doubts.begin(epoch, self._epoch, is_complete=self._drawn is not None and self._drawn[0] == self._drawn[1])
             if self._epoch is None or epoch <= self._epoch:
                 self._elapsed_s = 0.0
                 self._length = self._length if epoch == self._epoch != 1 else None  # as long again, or another rank's
             self._epoch, self._epochs, self._drawn = epoch, int(found["epochs"]), None
             return NOTHING
         if (found := _SAVING.match(text)) is not None:
+            if self._epoch is not None and int(found["epoch"]) != self._epoch:
+                self._doubts.add()
             step = int(found["epoch"]) * self._length if self._length else None
             news = Checkpoint(CheckpointEvent.STARTED, step, found["path"])
             return [Record(line.number, stamp=line.stamp, phase=Phase.CHECKPOINTING, checkpoint=news)]
@@ -87,8 +96,13 @@ class Keras:
         pairs = _pairs(text, head.end())
         done, total = _count(head)
         if pairs is None or (total is not None and (done > total if is_bar else done != total)):
+            if _ANOTHERS.search(text, head.end()):
+                self._doubts.add()
             return [Malformed(line.number, "truncated")]
-        if self._is_evaluation(done, total, pairs, is_bar=is_bar):
+        is_evaluation = self._is_evaluation(done, total, pairs, is_bar=is_bar)
+        if self._is_another_workers(done, total, is_bar=is_bar, is_evaluation=is_evaluation):
+            self._doubts.add()
+        if is_evaluation:
             return self._evaluation(line, pairs) if done == total else NOTHING
         is_again = is_bar and self._drawn is not None and self._drawn[0] == done
         fields = self._place(done, total)
@@ -111,6 +125,18 @@ class Keras:
             return False
         return not is_bar or (self._drawn[0] == self._drawn[1] and done != self._drawn[0])
 
+    def _is_another_workers(self, done: int, total: int | None, *, is_bar: bool, is_evaluation: bool) -> bool:
+        """Whether this line cannot be the next one of the epoch whose beginning was printed last."""
+        if self._epoch is None:
+            return False
+        if self._drawn is None:
+            self._first = done if self._first is None and is_bar else self._first
+            return is_bar and self._first is not None and done > self._first
+        before, length = self._drawn
+        if is_evaluation:
+            return total == length and self._epoch < self._epochs
+        return done < before or (not is_bar and before == length)
+
     def _evaluation(self, line: Line, pairs: dict[str, float]) -> Reading:
         printed = str(pairs)
         if self._step is None or printed == self._evaluated:
@@ -124,7 +150,8 @@ class Keras:
         self._drawn = (done, total)
         if total is not None:
             self._length = total
-        if self._epoch is None or (self._length is None and self._epoch > 1):
+        if self._epoch is None or (self._length is None and self._epoch > 1) or self._doubts.is_shared:
+            self._step = None
             return {}
         self._step = (self._epoch - 1) * (self._length or 0) + done
         fields: dict[str, float] = {"step": self._step, "epoch": self._epoch, "epochs": self._epochs}
@@ -140,6 +167,32 @@ class Keras:
         if told is not None:
             fields["step_duration_seconds"] = int(told["took"]) * _SECONDS[told["unit"]]
         return fields
+
+
+class _Doubts:
+    """Whether several workers print into one stream: whose epoch a line is of is not known then."""
+
+    def __init__(self) -> None:
+        self._doubted = 0  # epochs to come
+        self._since: int | None = None  # epochs that have begun since one was out of turn
+
+    @property
+    def is_shared(self) -> bool:
+        return self._doubted > 0
+
+    def add(self) -> None:
+        """A line was not the next one of its epoch."""
+        self._doubted = _DOUBTED
+
+    def begin(self, epoch: int, before: int | None, *, is_complete: bool) -> None:
+        """An epoch has begun. One may be out of turn where a trainer has started over."""
+        if before is None or epoch == before + 1 or (epoch == 1 and is_complete):
+            self._doubted = max(0, self._doubted - 1)
+            self._since = None if self._since is None or self._since >= _DOUBTED else self._since + 1
+            return
+        if self._since is not None:
+            self._doubted = _DOUBTED
+        self._since = 0
 
 
 def _count(head: re.Match[str]) -> tuple[int, int | None]:
