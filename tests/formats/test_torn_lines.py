@@ -4,10 +4,13 @@ the lines before them had. What comes of them may lose a field; it must not say 
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from formats.told import records
 
+FIXTURES = Path(__file__).parent / "fixtures"
 BAR = "Steps:  28%|██▊       | {} [00:02<00:05,  7.97it/s, {}]"
 REFUSED = {
     "two counts in a bar": BAR.format("1717/60", "loss=0.724, lr=0.00147"),
@@ -152,6 +155,34 @@ def test_a_program_that_prints_less_from_now_on_is_believed_from_its_second_line
     told = records(*before, line, line)
 
     assert [record.line for record in told if record.line > len(before) and "loss" in record.fields] == [len(before) + 2]
+
+
+# What stands between two numbers, and what stands there where half of another line does.
+REWORDED = {
+    "detectron2/plain": ("  loss_box_reg: ", "  loss_boxoss_cls: "),
+    "gpt_neox/plain": (" | learning rate: ", " | learning ra learning rate: "),
+    "imagenet/plain": ("\tData ", "\tDaData "),
+    "maxtext/plain": (", Tokens/s/device: ", ", Tokens/s/device: 90kens/s/device: "),
+    "mmengine/plain": ("  data_time: ", "  data_timory: 5  data_time: "),
+    "open_clip/plain": (" Logit Scale: ", " Logit Scale: 14.834 Contrastive_loss: "),
+    "prime_rl/plain": (" | Mismatch KL ", " | Eismatch KL "),
+    "timm/plain": ("/s  (", "/s  (0.557s, 46/s  ("),
+    "torchtune/plain": (" peak_memory_alloc:", " peak_memoeak_memory_alloc:"),
+}
+
+
+@pytest.mark.parametrize("case", REWORDED)
+def test_a_line_worded_as_none_before_tells_nothing_unless_the_next_one_is_too(case: str) -> None:
+    old, new = REWORDED[case]
+    lines = 2 * (FIXTURES / case / "input.log").read_text(encoding="utf-8").splitlines()
+    before = records(*lines)
+    training = [record.line - 1 for record in before if "loss" in record.fields and old in lines[record.line - 1]]
+    torn, again = training[-2:]
+
+    told = records(*(line.replace(old, new, 1) if at in (torn, again) else line for at, line in enumerate(lines)))
+
+    lost = {record.line for record in before if "loss" in record.fields} - {record.line for record in told if "loss" in record.fields}
+    assert lost == {torn + 1}
 
 
 CONSOLE = """\

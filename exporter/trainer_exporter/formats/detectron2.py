@@ -17,6 +17,7 @@ from typing import Final
 
 from trainer_exporter.formats.base import LOSS, NOTHING, Format, Reading
 from trainer_exporter.formats.dicts import MAX_METRICS
+from trainer_exporter.formats.wholeness import Forms
 from trainer_exporter.model import Checkpoint, CheckpointEvent, Line, Malformed, Phase, Record
 from trainer_exporter.numbers import duration, number
 
@@ -49,6 +50,7 @@ class Detectron2:
     """One of Detectron2's files."""
 
     def __init__(self) -> None:
+        self._forms = Forms()
         self._has_crashed = False
         self._remaining_s: float | None = None
         self._task = ""  # of the results that are being printed
@@ -81,7 +83,7 @@ class Detectron2:
             return [Malformed(line.number, "truncated")] if "iter: " in text else NOTHING
         pairs = _PAIR.findall(text, head.end())  # the last value may be torn, and is none of ours where the line is whole
         printed = dict(pairs)
-        if not printed or len(printed) < len(pairs):
+        if not printed or len(printed) < len(pairs) or not self._forms.is_whole(text[head.end() :]):
             return [Malformed(line.number, "truncated")]
         fields = {"step": int(head["step"]), **_values(printed, _FIELDS)}
         self._remaining_s = duration(head["eta"]) if head["eta"] else None

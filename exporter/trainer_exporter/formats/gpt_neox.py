@@ -14,6 +14,7 @@ from typing import Final
 
 from trainer_exporter.formats.base import LOSS, NOTHING, Format, Reading
 from trainer_exporter.formats.engine import Engine
+from trainer_exporter.formats.wholeness import Forms
 from trainer_exporter.model import Line, Malformed, Phase, Record
 from trainer_exporter.numbers import NUMBER, moment, number
 
@@ -56,6 +57,7 @@ class GptNeox:
         self._step: int | None = None
         self._is_certain = False  # Megatron v1's dump begins alike
         self._engine = Engine()
+        self._forms = Forms()
 
     @property
     def wants_all(self) -> bool:
@@ -86,7 +88,7 @@ class GptNeox:
         for piece in line.text[head.end() :].split("|")[:-1]:  # what has no bar behind it is torn
             printed, _, value = piece.rpartition(": ")
             _put(fields, printed, value.strip())
-        if len(fields) <= 3:
+        if len(fields) <= 3 or not self._forms.is_whole(line.text[head.end() :]):
             return Malformed(line.number, "truncated")
         if fields.get("loss") == 0.0 and fields.get("skipped_steps", 0.0) > 0.0:
             del fields["loss"]  # the mean over no iteration at all

@@ -14,6 +14,7 @@ from typing import Final
 
 from trainer_exporter.formats.base import LOSS, NOTHING, Format, Reading
 from trainer_exporter.formats.epoch_steps import place
+from trainer_exporter.formats.wholeness import Forms
 from trainer_exporter.model import Line, Malformed, Phase, Record
 from trainer_exporter.numbers import NUMBER, number
 
@@ -42,6 +43,7 @@ class ImageNet:
     """The output of one process; several print into one file in turn."""
 
     def __init__(self) -> None:
+        self._forms = Forms()
         self._is_evaluating = False
 
     @property
@@ -69,6 +71,8 @@ class ImageNet:
         meters = _meters(line.text, head.end())
         if not meters:
             return [Malformed(line.number, "truncated")] if line.text[head.end() :].startswith(("Time", "time")) else None
+        if not self._forms.is_whole(line.text[head.end() :]):
+            return [Malformed(line.number, "truncated")]
         epochs = int(head["epochs"]) if head["epochs"] else None
         fields = place(int(head["epoch"]), int(head["iteration"]), int(head["length"]), epochs=epochs)
         for key, name in _FIELDS.items():

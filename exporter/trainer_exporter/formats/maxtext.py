@@ -12,6 +12,7 @@ import re
 from typing import Final
 
 from trainer_exporter.formats.base import LOSS, NOTHING, Format, Reading
+from trainer_exporter.formats.wholeness import Forms
 from trainer_exporter.model import Checkpoint, CheckpointEvent, Line, Malformed, Phase, Record
 from trainer_exporter.numbers import NUMBER, number
 
@@ -36,6 +37,7 @@ class Maxtext:
 
     def __init__(self) -> None:
         self._step: int | None = None
+        self._forms = Forms()
         self._lines = 0  # of this start of the program
 
     @property
@@ -72,7 +74,7 @@ class Maxtext:
                 fields[_FIELDS[name]] = value
             elif name == "total_weights":
                 weights = number(text)
-        if "loss" not in fields:
+        if "loss" not in fields or not self._forms.is_whole(", " + line.text[head.end() :]):
             return Malformed(line.number, "truncated")
         self._lines = 1 if self._step is not None and step < self._step else self._lines + 1
         self._step = step

@@ -18,6 +18,7 @@ from trainer_exporter.formats.base import LOSS, NOTHING, Format, Reading
 from trainer_exporter.formats.decimals import Constant, Manner
 from trainer_exporter.formats.dicts import MAX_METRICS
 from trainer_exporter.formats.json_lines import loaded
+from trainer_exporter.formats.wholeness import Forms
 from trainer_exporter.model import Checkpoint, CheckpointEvent, Line, Malformed, Phase, Record, Stamp
 from trainer_exporter.numbers import duration, moment, number
 
@@ -51,6 +52,7 @@ class MMEngine:
         self._is_evaluating = False
         self._manner = Manner(fixed=True)
         self._constant = Constant()
+        self._forms = Forms()
         self._places = _Places()
 
     @property
@@ -81,7 +83,7 @@ class MMEngine:
         fields = self._place(head)
         fields |= _values(_without_torn(printed, text, wide=head["gap"] == "  "))
         eta = _ETA.search(text)
-        if len(printed) < 2 or (eta is None and "loss" not in fields):
+        if len(printed) < 2 or (eta is None and "loss" not in fields) or not self._forms.is_whole(text):
             return Malformed(line.number, "truncated")
         if eta is not None and (remaining := duration(eta[1])) is not None:
             fields["remaining_seconds"] = remaining

@@ -14,6 +14,7 @@ from typing import Final
 
 from trainer_exporter.formats.base import LOSS, NOTHING, Format, Reading
 from trainer_exporter.formats.dicts import MAX_METRICS
+from trainer_exporter.formats.wholeness import Forms
 from trainer_exporter.model import Line, Malformed, Phase, Record, Stamp
 from trainer_exporter.numbers import NUMBER, moment, number
 
@@ -38,6 +39,7 @@ class OpenClip:
     def __init__(self) -> None:
         self._batch: int | None = None
         self._epoch = -1
+        self._forms = Forms()
         self._is_evaluating = False
 
     @property
@@ -70,7 +72,7 @@ class OpenClip:
         if fields.get("learning_rate") == 0.0:
             del fields["learning_rate"]
         batch = _BATCH.search(text, at)
-        if "Train Epoch: " in text[at:] or (not fields and batch is None):
+        if "Train Epoch: " in text[at:] or (not fields and batch is None) or not self._forms.is_whole(text[at:]):
             return Malformed(line.number, "truncated")
         fields |= _speed(batch)
         self._is_evaluating = False

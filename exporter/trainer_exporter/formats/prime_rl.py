@@ -11,6 +11,7 @@ import re
 from typing import Final
 
 from trainer_exporter.formats.base import LOSS, NOTHING, Format, Reading
+from trainer_exporter.formats.wholeness import Forms
 from trainer_exporter.model import Checkpoint, CheckpointEvent, Line, Malformed, Phase, Record
 from trainer_exporter.numbers import integer, number
 
@@ -44,6 +45,7 @@ class PrimeRl:
 
     def __init__(self) -> None:
         self._target: int | None = None
+        self._forms = Forms()
 
     @property
     def wants_all(self) -> bool:
@@ -70,6 +72,8 @@ class PrimeRl:
             return [Record(line.number, metrics={"reward": metrics["reward"]}, stamp=line.stamp)]
         if "loss" not in fields:
             return [Malformed(line.number, "truncated")] if found["rest"].startswith("Loss") else None
+        if not self._forms.is_whole(found["rest"]):
+            return [Malformed(line.number, "truncated")]
         place: dict[str, float] = {"step": int(found["step"])}
         if self._target is not None:
             place["target_steps"] = self._target

@@ -15,6 +15,7 @@ from typing import Final
 from trainer_exporter.formats.base import LOSS, NOTHING, Format, Reading
 from trainer_exporter.formats.decimals import Constant
 from trainer_exporter.formats.epoch_steps import place
+from trainer_exporter.formats.wholeness import Forms
 from trainer_exporter.model import Line, Malformed, Phase, Record
 from trainer_exporter.numbers import NUMBER, number
 
@@ -38,6 +39,7 @@ class Timm:
     def __init__(self) -> None:
         self._epochs: int | None = None
         self._length = Constant()
+        self._forms = Forms()
         self._is_evaluating = False
 
     @property
@@ -67,7 +69,7 @@ class Timm:
             return Malformed(line.number, "number")
         fields = place(int(head["epoch"]), int(head["iteration"]), int(head["length"]), epochs=self._epochs)
         loss = _LOSS.search(text, at)
-        if loss is None:
+        if loss is None or not self._forms.is_whole(text[at:]):
             return Malformed(line.number, "truncated")
         found = {"loss": loss["value"]}
         if (time := _TIME.search(text, at)) is not None:

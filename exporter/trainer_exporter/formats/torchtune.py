@@ -15,6 +15,7 @@ from typing import Final
 from trainer_exporter.formats.bars import bar
 from trainer_exporter.formats.base import LOSS, NOTHING, Format, Reading
 from trainer_exporter.formats.decimals import Manner, is_printed
+from trainer_exporter.formats.wholeness import Forms
 from trainer_exporter.model import Checkpoint, CheckpointEvent, Line, Malformed, Phase, Record
 from trainer_exporter.numbers import NUMBER, number
 
@@ -37,6 +38,7 @@ class Torchtune:
     def __init__(self) -> None:
         self._step: int | None = None
         self._manner = Manner()
+        self._forms = Forms()
         self._is_logged = False  # by step lines; the bar then tells nothing new
 
     @property
@@ -69,7 +71,7 @@ class Torchtune:
         for name, text in pairs:
             if name in _FIELDS and (value := number(text)) is not None and not (name == "lr" and value >= 1.0):  # without its exponent
                 fields[_FIELDS[name]] = value
-        if len(fields) == 1:
+        if len(fields) == 1 or ("loss" in fields and not self._forms.is_whole(found["fields"])):
             return [Malformed(line.number, "truncated")]
         self._step, self._is_logged = int(found["step"]), True
         return [Record(line.number, fields, stamp=line.stamp)]
