@@ -108,6 +108,16 @@ def test_two_writers_of_one_file_are_no_restart(story: Story) -> None:
     assert story.seen.lost_steps == 0
 
 
+def test_ranks_whose_buffers_are_written_one_behind_the_other_are_no_restart(story: Story) -> None:
+    for begin in (1, 81, 161):
+        story.steps(begin, after=80.0)
+        story.steps(*range(begin + 1, begin + 80), after=0.0)
+        story.steps(begin, after=0.1)
+        story.steps(*range(begin + 1, begin + 80), after=0.0)
+
+    assert (story.seen.attempts, story.seen.gauges["step"]) == (1, 240)
+
+
 def test_lines_that_a_buffer_held_back_are_no_restart(story: Story) -> None:
     for step in range(1, 41):
         story.record(step=step)  # the bars, on standard error, come at once

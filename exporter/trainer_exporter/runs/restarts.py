@@ -18,6 +18,8 @@ LAG_FACTOR = 3  # a step may fall behind by so many usual increments before it m
 NONE = Column([], [])
 TOTALS = ("total_tokens", "total_samples")
 INCREMENTS = 10  # between records, of which the largest is the usual one
+# No program starts, loads its model and trains a step so soon after the last one. Ranks that print the same into one file do.
+SOONEST_S = 2.0
 CONFIRMATIONS = 3  # records in a row below the highest step that prove a restart, however small the fall
 
 

@@ -14,7 +14,7 @@ from trainer_exporter.model import CONSTANT_FIELDS, Checkpoint, Incident, Phase,
 from trainer_exporter.runs import signals
 from trainer_exporter.runs.attempt import SPIKING, Attempt
 from trainer_exporter.runs.flops import efficiency, logged_shape
-from trainer_exporter.runs.restarts import SourceState, per_step, step_duration, tokens_per_second
+from trainer_exporter.runs.restarts import SOONEST_S, SourceState, per_step, step_duration, tokens_per_second
 from trainer_exporter.runs.rows import Placed, PlacedTable, Rows, parts, rows, rows_of, told_before
 from trainer_exporter.runs.saving import Saves
 from trainer_exporter.runs.series import Streaks
@@ -266,6 +266,8 @@ class RunState:
         if source.has_gone_back(record):
             before = self.attempt.progress_wall
             is_later = moment.wall is not None and before is not None and moment.wall > before
+            if self.attempt.progress_source == name and moment.wall is not None and before is not None and moment.wall < before + SOONEST_S:
+                return False
             if moment.live or is_later or self.attempt.progress_source == name:
                 return True
             source.new_attempt()  # it catches up: a source that was read before it has told of this restart
