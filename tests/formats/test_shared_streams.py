@@ -153,3 +153,25 @@ def test_a_bar_that_goes_back_within_an_epoch_is_another_workers() -> None:
     told = records("Epoch 1/9", *bars)
 
     assert [record.fields.get("step") for record in told if "loss" in record.fields] == [1, 40, None, None]
+
+
+def test_the_step_of_a_stream_of_several_bars_is_the_highest_one() -> None:
+    bars = [trainers_bar(0), trainers_bar(20), dictionary("1.5", 20), *map(trainers_bar, (20, 18, 22, 19, 23, 21))]
+
+    told = records(*bars)
+
+    assert [record.fields["step"] for record in told if "step" in record.fields] == [20, 22, 23]
+
+
+ACCELERATE = "Steps: {:3d}%|█████     | {}/50 [00:02<00:05,  7.97it/s, loss={}]"
+
+
+def test_several_bars_of_a_script_begin_no_new_count_with_each_other() -> None:
+    redraws = [(10, "0.9"), (10, "0.8"), (12, "0.8"), (12, "0.7"), (10, "0.95"), (10, "0.85"), (14, "0.7"), (14, "0.6"), (16, "0.6")]
+
+    told = records(*(ACCELERATE.format(2 * count, count, loss) for count, loss in redraws))
+
+    assert [record.fields["step"] for record in told if "step" in record.fields] == [10, 12, 14]
+    assert [(record.fields.get("step"), record.fields["loss"]) for record in told if "loss" in record.fields] == [
+        *((10, 0.8), (None, 0.7), (None, 0.85), (None, 0.6))
+    ]

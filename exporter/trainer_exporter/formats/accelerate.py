@@ -189,12 +189,13 @@ class _Counter:
 
     def _follow(self, *, is_fresh: bool) -> None:
         """A bar without an epoch has gone back."""
-        self.number += 1
         was_complete = self._done >= self._total - 1
         self._is_shared = self._is_shared or not is_fresh
         if self._is_shared:
             self._before = None if self._begins_anew or (was_complete and is_fresh) else self._before
-        elif was_complete:
+            return
+        self.number += 1
+        if was_complete:
             self._begins_anew = True
             self._before = None if self._before is None else self._before + self._total
         else:

@@ -53,6 +53,7 @@ class HfTrainer:
         self._bar: Bar | None = None  # the training bar as last drawn
         self._bar_line = 0  # the number of its line
         self._doubted = 0  # lines to come that are of another rank's step maybe: it prints into the same stream
+        self._reached = 0  # the highest place of a bar, in a stream of several
         self._epoch: float | None = None  # of the last dictionary of training
         self._pending: tuple[Line, Bar, Phase | None] | None = None  # of redraws on one line only the last is news
         self._total: int | None = None
@@ -195,16 +196,24 @@ class HfTrainer:
         if drawn.done == 0:
             self._doubted, self._epoch = 0, None
         elif self._goes_back(drawn, line.number):
-            self._doubted = _DOUBTED
+            self._doubt()
         out = self._resolved(drawn if drawn.done else None) if self._held else []  # no line is printed before the first step
         self._learn_late(drawn)
         self._is_torn = False
         self._bar, self._bar_line = drawn, line.number
         if self._pending is not None and self._pending[0].number != line.number:
             out += self._taken_pending()
-        if drawn.done != self._step and not self._has_closed:
+        is_news = drawn.done > self._reached if self._doubted else drawn.done != self._step
+        if is_news and not self._has_closed:
             self._pending = line, drawn, self._progressed(drawn)
+            self._reached = drawn.done
         return out
+
+    def _doubt(self) -> None:
+        """Whose bar stands beside a line is not known for a while."""
+        if not self._doubted and self._bar is not None:
+            self._reached = self._bar.done
+        self._doubted = _DOUBTED
 
     def _goes_back(self, drawn: Bar, place: int) -> bool:
         """Whether the bar that a line begins with is behind that of the line before: no trainer's does, unless it begins anew."""
@@ -286,8 +295,9 @@ class HfTrainer:
             self._has_closed, self._total = False, None
             self._bar = self._epoch = None
         if held.is_training and held.epoch is not None:
-            goes_back = self._bar is not None and self._epoch is not None and held.epoch.value < self._epoch
-            self._doubted = _DOUBTED if goes_back else max(0, self._doubted - 1)
+            self._doubted = max(0, self._doubted - 1)
+            if self._bar is not None and self._epoch is not None and held.epoch.value < self._epoch:
+                self._doubt()
             self._epoch = held.epoch.value
         if held.is_training and not self._has_lines:
             self._has_lines = True
