@@ -280,3 +280,24 @@ def test_the_beginning_of_a_step_of_nemo_rl_ends_the_one_before_it() -> None:
     told = records(*first, OPENING.format(2), "========================= Ste12 workers are up", *(line.format(3) for line in NEMO_RL))
 
     assert [record.fields["step"] for record in told if "loss" in record.fields] == [1]
+
+
+LIGHTNING = "Epoch 0: {:3d}%|█████     | {}/50 [00:00<00:00, 26.77it/s, v_num=0, train_loss={}, val_loss=0.341]"
+LIGHTNING_REDRAWS = [(10, "0.9"), (10, "0.8"), (12, "0.8"), (12, "0.7"), (14, "0.7"), (16, "0.6"), (16, "0.5"), (18, "0.5")]
+
+
+@pytest.mark.parametrize(
+    "torn",
+    [
+        LIGHTNING.format(24, 12, "0.7")[:-6] + "WARNING:root:tokenizer has 32000 entries, 17 of 4096 unknown",
+        "WARNING:root:tokenizer has 32000 entries, 17 of 4" + LIGHTNING.format(24, 12, "0.7"),
+    ],
+    ids=["ends in a warning", "begins behind a warning"],
+)
+def test_the_first_redraw_after_a_torn_one_of_lightnings_is_not_right(torn: str) -> None:
+    drawn = [LIGHTNING.format(2 * count, count, loss) for count, loss in LIGHTNING_REDRAWS]
+
+    told = losses(*drawn[:3], torn, *drawn[4:])
+
+    assert told.items() <= {10: 0.8, 12: 0.7, 16: 0.5}.items()
+    assert told.keys() >= {10, 16}

@@ -110,7 +110,7 @@ class Accelerate:
             place["remaining_seconds"] = drawn.remaining_s
         fields = {**place, **_values(drawn, self._manner)}
         if "loss" in fields:
-            self._redraws.hold(Record(line.number, fields, stamp=line.stamp), count, drawn.postfix)
+            self._redraws.hold(Record(line.number, fields, stamp=line.stamp), count, drawn)
         return [*out, *self._redraws.given()] if self._has_values_first else out
 
     def _evaluating(self, line: Line) -> list[Record]:

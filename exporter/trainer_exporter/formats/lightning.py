@@ -86,6 +86,8 @@ class Lightning:
         if _NOT_TRAINING.match(drawn.title):
             return [*self._redraws.given(), *self._evaluating(line), *behind]
         epoch = _EPOCH.match(drawn.title)
+        if epoch is None and "Epoch " in drawn.title:
+            self._redraws.torn()
         if epoch is None or "reduced_train_loss" in drawn.pairs:
             return [*self._redraws.given(), *behind] if drawn.rest else None
         out = self._drawn(line, int(epoch["epoch"]), drawn)
@@ -110,7 +112,7 @@ class Lightning:
         self._has_bars = True
         self._follow(count, drawn)
         if count != self._redraws.told:
-            self._redraws.hold(self._record(line, epoch, drawn, epochs), count, drawn.postfix)
+            self._redraws.hold(self._record(line, epoch, drawn, epochs), count, drawn)
         elif drawn.postfix != self._redraws.postfix:
             self._redraws.postfix = drawn.postfix
             out += self._evaluated(line, self._step(epoch, drawn), drawn)

@@ -146,7 +146,7 @@ class NeMo:
             fields = self._place(count[0], drawn.done, drawn.total, drawn.pairs.get("global_step"))
             if drawn.elapsed_s is not None:
                 fields["elapsed_seconds"] = drawn.elapsed_s
-            self._redraws.hold(self._record(line, fields, drawn.pairs), count, drawn.postfix)
+            self._redraws.hold(self._record(line, fields, drawn.pairs), count, drawn)
         return out
 
     def _evaluating(self, line: Line, *, starts: bool) -> list[Record]:

@@ -46,6 +46,7 @@ class TitledBar:
     postfix: str  # as printed
     pairs: Mapping[str, str]  # of the postfix; without the last one where the line is torn
     rest: str  # what was printed behind the bar on the same line
+    is_closed: bool = True  # else the line is torn
 
 
 def titled_bar(text: str) -> TitledBar | None:
@@ -68,6 +69,7 @@ def titled_bar(text: str) -> TitledBar | None:
         postfix,
         pairs_behind(postfix, is_closed=found["close"] is not None),
         text[found.end() :].strip(),
+        found["close"] is not None,
     )
 
 
@@ -93,6 +95,8 @@ class _Held:
     count: tuple[int, int]
     postfix: str
     may_be_old: bool  # drawn once, with the values of the count before
+    is_unsure: bool  # drawn once, after a torn one
+    is_closed: bool
 
 
 class LastRedraw:
@@ -138,24 +142,29 @@ class LastRedraw:
         """The values of this count are lost."""
         self.told, self.is_unsure = count, False
 
-    def hold(self, record: Record, count: tuple[int, int], postfix: str) -> None:
+    def hold(self, record: Record, count: tuple[int, int], drawn: TitledBar) -> None:
         """Take a redraw of a count that has not been told."""
+        postfix = drawn.postfix
         is_anothers = self._began.setdefault(postfix, count) != count
         if len(self._began) > _REMEMBERED:
             del self._began[next(iter(self._began))]
         if is_anothers and self._held is not None and not self._held.may_be_old:
             return
-        may_be_old = (is_anothers and self.is_shared) or (self._held is None and (self.is_unsure or postfix == self.postfix))
-        self._held = _Held(record, count, postfix, may_be_old)
+        is_unsure = self._held is None and self.is_unsure
+        may_be_old = is_unsure or (is_anothers and self.is_shared) or (self._held is None and postfix == self.postfix)
+        self._held = _Held(record, count, postfix, may_be_old, is_unsure, drawn.is_closed)
 
     def given(self) -> list[Record]:
         """What was held."""
         held, self._held = self._held, None
         if held is None:
             return []
+        if held.is_unsure:
+            self.postfix, self.is_unsure = held.postfix, False
+            return []
         if self.is_shared:
             return self._apart(held)
-        self.told, self.postfix, self.is_unsure = held.count, held.postfix, False
+        self._tell(held)
         self._reached = held.count
         return [held.record]
 
@@ -168,8 +177,11 @@ class LastRedraw:
         if is_ahead:
             self._reached = held.count
         if values:
-            self.told, self.postfix, self.is_unsure = held.count, held.postfix, False
+            self._tell(held)
         return [held.record._replace(fields=fields) for fields in ([place] if is_ahead else []) + ([values] if values else [])]
+
+    def _tell(self, held: _Held) -> None:
+        self.told, self.postfix, self.is_unsure = held.count, held.postfix, not held.is_closed
 
     def flushed(self) -> list[Record]:
         """What was held, unless its values may be those of the count before: the file has been cut between two redraws."""
