@@ -117,12 +117,12 @@ def test_values_that_another_ranks_bar_repeats_are_told_once() -> None:
 
 
 def test_values_behind_bars_of_two_ranks_that_drift_apart_have_no_step() -> None:
-    lines = [openrlhfs_bar(10, "2.5"), openrlhfs_bar(12, "2.25"), openrlhfs_bar(11, "2.125"), openrlhfs_bar(13, "nan")]
+    lines = [openrlhfs_bar(10, "2.5"), openrlhfs_bar(12, "2.5"), openrlhfs_bar(12, "2.25"), openrlhfs_bar(11, "2.125")]
 
-    told = records(*lines)
+    told = records(*lines, openrlhfs_bar(13, "nan"))
 
     assert [(record.fields.get("step"), str(record.fields.get("loss"))) for record in told] == [
-        *((10, "2.5"), (12, "2.25")),
+        *((10, "2.5"), (12, "None"), (12, "2.25")),
         *((None, "2.125"), (13, "None"), (None, "nan")),
     ]
 

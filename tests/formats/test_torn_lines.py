@@ -301,3 +301,19 @@ def test_the_first_redraw_after_a_torn_one_of_lightnings_is_not_right(torn: str)
 
     assert told.items() <= {10: 0.8, 12: 0.7, 16: 0.5}.items()
     assert told.keys() >= {10, 16}
+
+
+def test_values_of_openrlhf_whose_first_redraw_is_torn_have_no_step() -> None:
+    """They change before the count moves."""
+    redraws = [
+        (25, 5, "gpt_loss=2.25"),
+        (25, 5, "gpt_loss=2.0"),
+        (30, 6, "gpt_loss=2.0"),
+        (35, 7, "gpt_loss=1.75"),
+        (35, 7, "gpt_loss=1.5"),
+    ]
+
+    told = records(*(OPENRLHF.format(*one) for one in redraws))
+
+    shown = [(record.fields.get("step"), record.fields["loss"]) for record in told if "loss" in record.fields]
+    assert shown == [(5, 2.25), (5, 2.0), (None, 1.75), (7, 1.5)]

@@ -4,8 +4,9 @@
     INFO 08-13 10:00:00 ppo_trainer.py:547] ✨ Global step 12: {'policy_loss': -0.0123, 'reward': 0.4123, 'actor_lr': 5e-07}
 
 Odd: in SFT, DPO and reward models the bar counts micro-batches of the epoch, and how many make a step is nowhere said; steps here are
-those micro-batches, over all epochs. A bar repeats old values behind every redraw, so values count only where they have changed. A bar
-that goes back is another rank's: for a while values are told without a step then, as it may be that of the other's bar.
+those micro-batches, over all epochs. A bar repeats old values behind every redraw, so values count only where they have changed. They
+change before the count moves; where both are new at once, the redraw that had the step of the values is lost. A bar that goes back is
+another rank's: for a while values are told without a step then, as the one beside them may be the other's.
 The bars of PPO within a step (``Train epoch [1/1]``) count mini-batches and say nothing here.
 """
 
@@ -122,9 +123,10 @@ class OpenRlhf:
         self._shown.append(postfix)
         goes_back = self._step is not None and step < self._step and drawn.done > 0
         self._doubted = _DOUBTED if goes_back else max(0, self._doubted - 1)
+        has_moved = self._step is not None and step != self._step
         is_news, is_ahead = drawn.done > 0 and step != self._step, drawn.done > 0 and step > self._reached
         self._step, self._reached = step, max(step, self._reached)
-        if self._doubted:
+        if self._doubted or (found and has_moved):
             values = self._record(line, {}, found)
             return ([self._record(line, progress, {})] if is_ahead else []) + ([values] if values.fields else [])
         record = self._record(line, progress, found)
