@@ -88,17 +88,26 @@ def test_values_behind_bars_of_two_ranks_are_told_without_a_step_and_the_highest
 
 
 def test_a_trainer_that_goes_on_from_its_checkpoint_tells_steps_and_values_together_after_a_while() -> None:
-    values = [f"0.{digits}" for digits in range(100, 180)]
-    lines = lightnings_bars(40, "0.900", "0.800")
+    values = [f"0.{digits}" for digits in range(100, 140)]
+    lines = [*lightnings_bars(40, "0.900", "0.800"), *lightnings_bars(41, "0.800", "0.700")]
     for step, (before, now) in enumerate(pairwise(values), 10):
-        epoch, done = divmod(step, 50)
-        lines += [line.replace("Epoch 0", f"Epoch {epoch}") for line in lightnings_bars(done, before, now)]
+        lines += lightnings_bars(step, before, now)
 
     told = records(*lines)
 
     steps = [record.fields.get("step") for record in told if "loss" in record.fields]
-    assert steps[:2] == [None, None]
-    assert steps[-3:] == [86, 87, 88]
+    assert steps[:3] == [40, None, None]
+    assert steps[-3:] == [46, 47, 48]
+
+
+def test_a_trainer_that_says_that_it_goes_on_tells_steps_and_values_together_at_once() -> None:
+    lines = [*lightnings_bars(40, "0.900", "0.800"), "Restored all states from the checkpoint at /out/last.ckpt"]
+
+    told = records(
+        *lines, *lightnings_bars(20, "0.850", "0.950"), *lightnings_bars(21, "0.950", "0.840"), *lightnings_bars(22, "0.840", "0.820")
+    )
+
+    assert [record.fields["step"] for record in told if "loss" in record.fields] == [40, 20, 21, 22]
 
 
 OPENRLHF = "Train step of epoch 0: {:3d}%|█████     | {}/50 [00:13<00:13,  1.10s/it, gpt_loss={}, loss_mean=1.57, lr=6e-6]"
@@ -136,7 +145,33 @@ def test_an_epoch_of_which_two_workers_print_their_line_is_no_longer_known() -> 
 
     told = records(*lines, keras_line("1.7000"))
 
-    assert [(record.fields.get("step"), record.fields["loss"]) for record in told] == [(600, 1.5), (None, 1.6), (None, 1.4), (None, 1.7)]
+    shown = [(record.fields.get("step"), record.fields["loss"]) for record in told if "loss" in record.fields]
+    assert shown == [(600, 1.5), (None, 1.6), (None, 1.4), (None, 1.7)]
+
+
+def test_the_step_of_several_workers_is_that_of_the_first_of_them() -> None:
+    bars = [(1, 1), (1, 3), (1, 2), (1, 4), (1, 599), (2, 1), (1, 600), (2, 2), (2, 1), (2, 4), (2, 3)]
+    lines, begun = ["Epoch 1/9"], 1
+    for epoch, count in bars:
+        if epoch > begun:
+            lines.append("Epoch 2/9")
+            begun = epoch
+        lines.append(f"{count:3d}/600 [=====>..........] - ETA: 20s - loss: 1.{epoch}{count:03d}")
+
+    told = records(*lines)
+
+    assert [record.fields["step"] for record in told if "step" in record.fields] == [1, 3, 4, 600, 601, 602, 604]
+
+
+def test_a_keras_run_that_goes_on_within_an_epoch_has_its_steps_again_after_a_few_bars() -> None:
+    bar = "{:3d}/600 [=====>..........] - ETA: 20s - loss: 1.2345"
+    first = ["Epoch 1/9", *map(bar.format, range(1, 30))]
+
+    told = records(*first, "Epoch 1/9", *map(bar.format, range(20, 40)))
+
+    steps = [record.fields.get("step") for record in told if "loss" in record.fields]
+    assert steps[29:34] == [None] * 5
+    assert steps[34:] == list(range(25, 40))
 
 
 def test_a_keras_run_that_starts_over_once_keeps_its_steps() -> None:

@@ -126,6 +126,7 @@ class Accelerate:
         if (found := _SAVING.search(text)) is not None:
             return [_saving(line, found)]
         if _BEGINNING.match(text):
+            self._redraws.begin()
             return [Record(line.number, stamp=line.stamp, starts=True)] if self._has_trained else []
         if (found := _RESULTS.match(text)) is not None:
             read = {"eval_loss": number(found["loss"])}, {"perplexity": number(found["perplexity"])}

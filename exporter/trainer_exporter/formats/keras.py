@@ -36,6 +36,8 @@ _RATE_CHANGED: Final = re.compile(r"Epoch \d{1,9}: (?:LearningRateScheduler sett
 _ANOTHERS: Final = re.compile(r"Epoch \d{1,9}/\d{1,9}$|\d{1,15}/\d{1,15} (?:- \d|\[[=>.]|━)")  # within a line: another worker's
 _VALIDATION: Final = "val_"
 _DOUBTED: Final = 3  # epochs
+_LATE: Final = 5  # bars
+_STRIDES: Final = 8  # between two bars that can be of one worker
 _RATES: Final = ("learning_rate", "lr")
 
 
@@ -48,6 +50,7 @@ class Keras:
         self._length: int | None = None  # batches an epoch
         self._drawn: tuple[int, int | None] | None = None  # count and total of this epoch's last line
         self._first: int | None = None  # count that a bar begins with
+        self._late = 0  # bars to come of an epoch that began with another one: of a trainer that goes on, or of another worker
         self._doubts = _Doubts()
         self._step: int | None = None
         self._elapsed_s = 0.0
@@ -75,12 +78,13 @@ class Keras:
     def _words(self, line: Line, text: str) -> Reading | None:
         if (found := _EPOCH.match(text)) is not None:
             epoch = int(found["epoch"])
-            self._doubts.begin(epoch, self._epoch, is_complete=self._drawn is not None and self._drawn[0] == self._drawn[1])
-            if self._epoch is None or epoch <= self._epoch:
+            is_complete = self._drawn is not None and self._drawn[0] == self._drawn[1]
+            is_ahead = self._doubts.begin(epoch, self._epoch, is_complete=is_complete)
+            if self._epoch is None or (epoch <= self._epoch and not self._doubts.is_shared):
                 self._elapsed_s = 0.0
                 self._length = self._length if epoch == self._epoch != 1 else None  # as long again, or another rank's
-            self._epoch, self._epochs, self._drawn = epoch, int(found["epochs"]), None
-            return NOTHING
+            self._epoch, self._epochs, self._drawn, self._late = epoch, int(found["epochs"]), None, 0
+            return self._first_worker(line) if is_ahead else NOTHING
         if (found := _SAVING.match(text)) is not None:
             if self._epoch is not None and int(found["epoch"]) != self._epoch:
                 self._doubts.add()
@@ -106,14 +110,15 @@ class Keras:
             return self._evaluation(line, pairs) if done == total else NOTHING
         is_again = is_bar and self._drawn is not None and self._drawn[0] == done
         fields = self._place(done, total)
+        progress = self._first_worker(line) if is_bar and self._doubts.draw(done) else []
         if not is_again:
             fields |= _trained(pairs)
         if not is_bar:
             fields |= self._times(text, head)
         results, metrics = _results({key.removeprefix(_VALIDATION): value for key, value in pairs.items() if key.startswith(_VALIDATION)})
         if is_again and not (results or metrics):
-            return NOTHING
-        return [Record(line.number, fields | results, metrics, stamp=line.stamp)]
+            return progress
+        return [*progress, Record(line.number, fields | results, metrics, stamp=line.stamp)]
 
     def _is_evaluation(self, done: int, total: int | None, pairs: dict[str, float], *, is_bar: bool) -> bool:
         """Whether a line without results of a validation is one of ``model.evaluate``."""
@@ -121,7 +126,7 @@ class Keras:
             return False
         if self._epoch is None or (self._length is not None and total is not None and total != self._length):
             return True
-        if self._drawn is None or self._drawn[1] is None:
+        if self._drawn is None or self._drawn[1] is None or self._doubts.is_shared:
             return False
         return not is_bar or (self._drawn[0] == self._drawn[1] and done != self._drawn[0])
 
@@ -131,7 +136,9 @@ class Keras:
             return False
         if self._drawn is None:
             self._first = done if self._first is None and is_bar else self._first
-            return is_bar and self._first is not None and done > self._first
+            self._late = _LATE if is_bar and self._first is not None and done > self._first else 0
+            return False
+        self._late = max(0, self._late - 1)
         before, length = self._drawn
         if is_evaluation:
             return total == length and self._epoch < self._epochs
@@ -150,14 +157,24 @@ class Keras:
         self._drawn = (done, total)
         if total is not None:
             self._length = total
-        if self._epoch is None or (self._length is None and self._epoch > 1) or self._doubts.is_shared:
+        if self._epoch is None or (self._length is None and self._epoch > 1) or self._doubts.is_shared or self._late:
             self._step = None
             return {}
         self._step = (self._epoch - 1) * (self._length or 0) + done
-        fields: dict[str, float] = {"step": self._step, "epoch": self._epoch, "epochs": self._epochs}
+        return self._progress(self._step, self._epoch)
+
+    def _progress(self, step: int, epoch: int) -> dict[str, float]:
+        fields: dict[str, float] = {"step": step, "epoch": epoch, "epochs": self._epochs}
         if self._length is not None:
             fields["target_steps"] = self._epochs * self._length
         return fields
+
+    def _first_worker(self, line: Line) -> list[Record | Malformed]:
+        """How far the first of several workers is."""
+        if self._length is None:
+            return []
+        epoch = self._doubts.epoch
+        return [Record(line.number, self._progress((epoch - 1) * self._length + self._doubts.done, epoch), stamp=line.stamp)]
 
     def _times(self, text: str, head: re.Match[str]) -> dict[str, float]:
         """Of a line that tells of a whole epoch."""
@@ -170,11 +187,17 @@ class Keras:
 
 
 class _Doubts:
-    """Whether several workers print into one stream: whose epoch a line is of is not known then."""
+    """Whether several workers print into one stream: whose epoch a line is of is not known then.
+
+    What is known is how far the first of them is: where its epoch begins, and its bar as far as it goes on from there.
+    """
 
     def __init__(self) -> None:
         self._doubted = 0  # epochs to come
         self._since: int | None = None  # epochs that have begun since one was out of turn
+        self.epoch = 0  # of the first of them
+        self.done = 0  # the count of its bar
+        self._stride = 1  # the longest between two of its bars
 
     @property
     def is_shared(self) -> bool:
@@ -184,15 +207,32 @@ class _Doubts:
         """A line was not the next one of its epoch."""
         self._doubted = _DOUBTED
 
-    def begin(self, epoch: int, before: int | None, *, is_complete: bool) -> None:
-        """An epoch has begun. One may be out of turn where a trainer has started over."""
+    def begin(self, epoch: int, before: int | None, *, is_complete: bool) -> bool:
+        """An epoch has begun; whether the first of several workers is further with it.
+
+        One out of turn may be of a trainer that starts over.
+        """
         if before is None or epoch == before + 1 or (epoch == 1 and is_complete):
             self._doubted = max(0, self._doubted - 1)
             self._since = None if self._since is None or self._since >= _DOUBTED else self._since + 1
-            return
-        if self._since is not None:
-            self._doubted = _DOUBTED
-        self._since = 0
+        else:
+            self._doubted = _DOUBTED if self._since is not None else self._doubted
+            self._since = 0
+        is_first = epoch > self.epoch or not self.is_shared
+        if is_first:
+            self.epoch, self.done = epoch, 0
+        return is_first and self.is_shared
+
+    def draw(self, done: int) -> bool:
+        """A bar has been drawn; whether the first of several workers is further with it."""
+        ahead = done - self.done
+        if not self.is_shared:
+            self._stride = max(self._stride, ahead) if self.done else self._stride
+            self.done = done
+        elif 0 < ahead <= _STRIDES * self._stride:
+            self.done = done
+            return True
+        return False
 
 
 def _count(head: re.Match[str]) -> tuple[int, int | None]:

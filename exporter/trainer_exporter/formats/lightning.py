@@ -149,6 +149,8 @@ class Lightning:
             return []
         self._is_evaluating, self._announced = True, ""
         starts = "Sanity Checking" in line.text
+        if starts:
+            self._redraws.begin()
         phase = Phase.STARTING if starts else Phase.EVALUATING
         return [Record(line.number, stamp=line.stamp, phase=phase, starts=starts)]
 
@@ -177,6 +179,7 @@ class Lightning:
             self._has_stopped = True
             return [Record(line.number, fields, metrics, stamp=line.stamp, closes=True)]
         if _RESTORED.match(text):
+            self._redraws.begin()
             return [Record(line.number, stamp=line.stamp, starts=True)]
         return None
 
@@ -235,7 +238,7 @@ FORMAT: Final = Format(
     name="lightning",
     summary="PyTorch Lightning: progress bars (tqdm, rich) and the trainer's messages",
     hints=(LOSS, SIGN),
-    details=(b"Trainer", b"global step", "━".encode(), b"/? ["),
+    details=(b"Trainer", b"Restored all states", b"global step", "━".encode(), b"/? ["),
     sniff=_sniff,
     parser=Lightning,
 )

@@ -153,6 +153,7 @@ class NeMo:
         """The sanity check, which comes before training, tells that a trainer has started anew."""
         if starts and self._has_trained:
             self._has_trained = self._is_evaluating = False
+            self._redraws.begin()
             return [Record(line.number, stamp=line.stamp, phase=Phase.STARTING, starts=True)]
         if self._is_evaluating or not self._has_trained:
             return []
@@ -181,6 +182,7 @@ class NeMo:
         if _STOPPED in text:
             return [Record(line.number, stamp=line.stamp, closes=True)]
         if _RESTORED.match(text):
+            self._redraws.begin()
             return [Record(line.number, stamp=line.stamp, starts=True)]
         found = _MONITORED.match(text)
         if found is None:

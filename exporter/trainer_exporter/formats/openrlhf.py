@@ -35,7 +35,7 @@ _EVALUATED: Final = re.compile(
     r"^(?:\W{1,3} )?Evaluation completed in .*?, global_step (?P<step>\d{1,15}), eval_metrics: (?P<dict>\{.*\})$"
 )
 _REMEMBERED: Final = 16  # redraws
-_DOUBTED: Final = 100
+_DOUBTED: Final = 24
 _FIELDS: Final = {
     "gpt_loss": "loss",
     "loss": "loss",

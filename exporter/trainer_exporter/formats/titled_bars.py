@@ -18,7 +18,7 @@ from trainer_exporter.numbers import duration, number
 _HEAD_CHARACTERS: Final = 300
 _BAR_CHARACTERS: Final = 4096
 _REMEMBERED: Final = 16  # postfixes
-_DOUBTED: Final = 50  # counts
+_DOUBTED: Final = 12  # counts
 _BEGINNING: Final = (0, 0)  # epoch and count
 _PLACE: Final = frozenset({"step", "epoch", "target_steps", "epochs", "elapsed_seconds", "remaining_seconds"})
 _PERCENT: Final = re.compile(r"(\d{1,3})%$")
@@ -131,6 +131,10 @@ class LastRedraw:
         if self._held is None or self._held.count == count:
             return []
         return self.given()
+
+    def begin(self) -> None:
+        """A trainer has begun anew: its counts go back."""
+        self._drawn, self._reached, self._doubted = None, None, 0
 
     def torn(self) -> None:
         """A redraw could not be read. It may have been the last one of what is held, which then has the values of the count before."""
