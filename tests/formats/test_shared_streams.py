@@ -210,3 +210,16 @@ def test_several_bars_of_a_script_begin_no_new_count_with_each_other() -> None:
     assert [(record.fields.get("step"), record.fields["loss"]) for record in told if "loss" in record.fields] == [
         *((10, 0.8), (None, 0.7), (None, 0.85), (None, 0.6))
     ]
+
+
+def test_the_closing_word_of_one_rank_does_not_make_the_others_evaluation_a_training() -> None:
+    closing = (
+        "{'train_runtime': '8.2', 'train_samples_per_second': '57.1', 'train_steps_per_second': '7.2', 'train_loss': '3.5', 'epoch': '1'}"
+    )
+    lines = [trainers_bar(300), dictionary("1.5", 300), trainers_bar(300), trainers_bar(292), trainers_bar(400), closing]
+    evaluated = "100%|██████████| 10/10 [00:00<00:00, 189.71it/s]"
+    others = [dictionary("1.25", step) for step in range(300, 400, 4)]
+
+    told = records(*lines, evaluated, *others, evaluated)
+
+    assert {record.fields.get("target_steps", 400) for record in told} == {400}

@@ -292,8 +292,9 @@ class HfTrainer:
         self._is_torn = self._is_torn and bool(self._held)
         self._held.append(held)
         if held.is_training and self._has_closed:
-            self._has_closed, self._total = False, None
-            self._bar = self._epoch = None
+            self._has_closed = False
+            if not self._doubted:  # else another rank goes on
+                self._total = self._bar = self._epoch = None
         if held.is_training and held.epoch is not None:
             self._doubted = max(0, self._doubted - 1)
             if self._bar is not None and self._epoch is not None and held.epoch.value < self._epoch:
