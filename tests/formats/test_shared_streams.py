@@ -163,6 +163,17 @@ def test_the_step_of_several_workers_is_that_of_the_first_of_them() -> None:
     assert [record.fields["step"] for record in told if "step" in record.fields] == [1, 3, 4, 600, 601, 602, 604]
 
 
+def test_the_first_worker_is_found_again_when_its_bar_has_been_torn_for_a_while() -> None:
+    counts = [1, 3, 2, *(count for step in range(200, 230) for count in (step, step - 1))]
+
+    told = records("Epoch 1/9", *(f"{count:3d}/600 [=====>..........] - ETA: 20s - loss: 1.2345" for count in counts))
+
+    steps = [record.fields["step"] for record in told if "step" in record.fields]
+    assert steps[:2] == [1, 3]
+    assert steps[-1] == 229
+    assert steps == sorted(steps)
+
+
 def test_a_keras_run_that_goes_on_within_an_epoch_has_its_steps_again_after_a_few_bars() -> None:
     bar = "{:3d}/600 [=====>..........] - ETA: 20s - loss: 1.2345"
     first = ["Epoch 1/9", *map(bar.format, range(1, 30))]

@@ -38,6 +38,7 @@ _VALIDATION: Final = "val_"
 _DOUBTED: Final = 3  # epochs
 _LATE: Final = 5  # bars
 _STRIDES: Final = 8  # between two bars that can be of one worker
+_MISSED: Final = 16  # bars
 _RATES: Final = ("learning_rate", "lr")
 
 
@@ -79,7 +80,7 @@ class Keras:
         if (found := _EPOCH.match(text)) is not None:
             epoch = int(found["epoch"])
             is_complete = self._drawn is not None and self._drawn[0] == self._drawn[1]
-            is_ahead = self._doubts.begin(epoch, self._epoch, is_complete=is_complete)
+            is_ahead = self._doubts.begin(epoch, self._epoch, is_complete=is_complete, has_bars=self._first is not None)
             if self._epoch is None or (epoch <= self._epoch and not self._doubts.is_shared):
                 self._elapsed_s = 0.0
                 self._length = self._length if epoch == self._epoch != 1 else None  # as long again, or another rank's
@@ -198,6 +199,7 @@ class _Doubts:
         self.epoch = 0  # of the first of them
         self.done = 0  # the count of its bar
         self._stride = 1  # the longest between two of its bars
+        self._missed: list[int] = []  # the counts of the last bars, none of which is its next one
 
     @property
     def is_shared(self) -> bool:
@@ -207,20 +209,20 @@ class _Doubts:
         """A line was not the next one of its epoch."""
         self._doubted = _DOUBTED
 
-    def begin(self, epoch: int, before: int | None, *, is_complete: bool) -> bool:
+    def begin(self, epoch: int, before: int | None, *, is_complete: bool, has_bars: bool) -> bool:
         """An epoch has begun; whether the first of several workers is further with it.
 
-        One out of turn may be of a trainer that starts over.
+        One out of turn may be of a trainer that starts over; of several workers the bars tell.
         """
         if before is None or epoch == before + 1 or (epoch == 1 and is_complete):
             self._doubted = max(0, self._doubted - 1)
             self._since = None if self._since is None or self._since >= _DOUBTED else self._since + 1
         else:
-            self._doubted = _DOUBTED if self._since is not None else self._doubted
+            self._doubted = _DOUBTED if self._since is not None and not has_bars else self._doubted
             self._since = 0
         is_first = epoch > self.epoch or not self.is_shared
         if is_first:
-            self.epoch, self.done = epoch, 0
+            self.epoch, self.done, self._missed = epoch, 0, []
         return is_first and self.is_shared
 
     def draw(self, done: int) -> bool:
@@ -229,10 +231,15 @@ class _Doubts:
         if not self.is_shared:
             self._stride = max(self._stride, ahead) if self.done else self._stride
             self.done = done
-        elif 0 < ahead <= _STRIDES * self._stride:
+            return False
+        self._missed = [] if 0 < ahead <= _STRIDES * self._stride else [*self._missed, done]
+        if not self._missed:
             self.done = done
-            return True
-        return False
+        elif len(self._missed) < _MISSED:
+            return False
+        else:
+            self.done, self._missed = max(self.done, min(self._missed)), []
+        return True
 
 
 def _count(head: re.Match[str]) -> tuple[int, int | None]:
