@@ -158,6 +158,9 @@ class _Counter:
     def place(self, done: int, total: int, title: re.Match[str] | None, *, is_fresh: bool) -> dict[str, float]:
         """Step and target as fields, the epoch where the title says it. ``is_fresh``: a bar has been drawn from its beginning."""
         epoch = int(title["epoch"]) if title is not None else None
+        is_reset = done == 0 and epoch is not None and epoch == self._epoch and self._done >= self._total - 1
+        if is_reset:
+            return {}  # at the end of an epoch, before the bar has the title of the next one
         if self._total == 0:
             # Epochs count from 0 or from 1; where a log begins with a later one, nobody knows how many came before.
             self._before = 0 if epoch is None or epoch < 2 else None

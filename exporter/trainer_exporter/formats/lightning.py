@@ -226,6 +226,8 @@ def _results(printed: dict[str, str]) -> tuple[dict[str, float], dict[str, float
 
 
 def _sniff(text: str) -> bool:
+    if text.startswith("Sanity Checking DataLoader "):
+        return titled_bar(text) is not None
     if text.startswith("Epoch ") and "it/s" in text:
         if "━" in text:
             return "oss" in text and _RICH.match(text) is not None
