@@ -25,6 +25,7 @@ from trainer_exporter.formats.base import LOSS, NOTHING, BlockReading, Format, R
 from trainer_exporter.formats.dicts import evaluation, has_own_step, pairs, results, training_fields
 from trainer_exporter.formats.drawn import Drawn, Shapes
 from trainer_exporter.formats.epochs import EpochMark, StepsFromEpochs
+from trainer_exporter.formats.several import Several
 from trainer_exporter.formats.stepless import Stepless, are_of_one_moment, epoch_of, progress
 from trainer_exporter.formats.wholeness import Always
 from trainer_exporter.model import Line, Malformed, Phase, Record, Table
@@ -52,8 +53,7 @@ class HfTrainer:
         self._held: list[Stepless] = []
         self._bar: Bar | None = None  # the training bar as last drawn
         self._bar_line = 0  # the number of its line
-        self._doubted = 0  # lines to come that are of another rank's step maybe: it prints into the same stream
-        self._reached = 0  # the highest place of a bar, in a stream of several
+        self._several: Several[int] = Several(_DOUBTED)  # whose bar stands beside a line is not known then
         self._epoch: float | None = None  # of the last dictionary of training
         self._pending: tuple[Line, Bar, Phase | None] | None = None  # of redraws on one line only the last is news
         self._total: int | None = None
@@ -130,7 +130,7 @@ class HfTrainer:
         found = {} if drawn is None or not drawn.rest.startswith(_OPENINGS[0]) or has_own_step(drawn.rest) else pairs(drawn.rest)
         if drawn is None or number(found.get("loss", "")) is None or (self._step is not None and drawn.last.done <= self._step):
             return None
-        if self._doubted or self._goes_back(drawn.first, place):
+        if self._several or self._goes_back(drawn.first, place):
             return None
         line = Line(drawn.rest, place)
         out = self._drawn(line, drawn.first)
@@ -146,7 +146,7 @@ class HfTrainer:
         held, pending = self._held, self._pending
         is_waiting = len(held) == 1 and held[0].is_training and held[0].epoch is not None and not held[0].metrics and held[0].phase is None
         is_behind = pending is not None and pending[2] is None and pending[1].done == drawn.last[0]
-        return is_waiting and is_behind and self._step == drawn.first[0] and not self._is_buffered and not self._doubted
+        return is_waiting and is_behind and self._step == drawn.first[0] and not self._is_buffered and not self._several
 
     def _pass_over(self, drawn: Drawn, place: int) -> None:
         """Be as after the last of these lines, which has this number; what they say is told already."""
@@ -172,7 +172,8 @@ class HfTrainer:
         if any(record.starts for record in said):
             self._total = self._bar = self._other_bar = self._step = None
             self._has_lines = self._has_closed = self._is_buffered = False
-            self._doubted, self._epoch = 0, None
+            self._several.begin()
+            self._epoch = None
         if self._announcements.total:
             self._total = self._announcements.total
         self._phase = next((record.phase for record in said if record.phase), self._phase)
@@ -194,26 +195,20 @@ class HfTrainer:
     def _drawn(self, line: Line, drawn: Bar) -> list[Record | Malformed]:
         self._announcements.end_block()
         if drawn.done == 0:
-            self._doubted, self._epoch = 0, None
-        elif self._goes_back(drawn, line.number):
-            self._doubt()
+            self._several.begin()
+            self._epoch = None
+        elif self._bar is not None and self._goes_back(drawn, line.number):
+            self._several.gone_back(self._bar.done)
         out = self._resolved(drawn if drawn.done else None) if self._held else []  # no line is printed before the first step
         self._learn_late(drawn)
         self._is_torn = False
         self._bar, self._bar_line = drawn, line.number
         if self._pending is not None and self._pending[0].number != line.number:
             out += self._taken_pending()
-        is_news = drawn.done > self._reached if self._doubted else drawn.done != self._step
+        is_news = self._several.reach(drawn.done) if self._several else drawn.done != self._step
         if is_news and not self._has_closed:
             self._pending = line, drawn, self._progressed(drawn)
-            self._reached = drawn.done
         return out
-
-    def _doubt(self) -> None:
-        """Whose bar stands beside a line is not known for a while."""
-        if not self._doubted and self._bar is not None:
-            self._reached = self._bar.done
-        self._doubted = _DOUBTED
 
     def _goes_back(self, drawn: Bar, place: int) -> bool:
         """Whether the bar that a line begins with is behind that of the line before: no trainer's does, unless it begins anew."""
@@ -293,12 +288,12 @@ class HfTrainer:
         self._held.append(held)
         if held.is_training and self._has_closed:
             self._has_closed = False
-            if not self._doubted:  # else another rank goes on
+            if not self._several:  # else another rank goes on
                 self._total = self._bar = self._epoch = None
         if held.is_training and held.epoch is not None:
-            self._doubted = max(0, self._doubted - 1)
+            self._several.follow()
             if self._bar is not None and self._epoch is not None and held.epoch.value < self._epoch:
-                self._doubt()
+                self._several.gone_back(self._bar.done)
             self._epoch = held.epoch.value
         if held.is_training and not self._has_lines:
             self._has_lines = True
@@ -346,7 +341,7 @@ class HfTrainer:
         return self._taken_pending()
 
     def _steps(self, held: list[Stepless], drawn: Bar | None) -> list[tuple[int | None, bool]]:
-        if self._doubted:
+        if self._several:
             return [(None, False)] * len(held)
         beside = drawn or self._bar
         self._is_buffered = self._is_buffered or (beside is not None and not are_of_one_moment(held))

@@ -20,6 +20,7 @@ from typing import Final
 from trainer_exporter.formats.bars import Bar, bar
 from trainer_exporter.formats.base import LOSS, NOTHING, Format, Reading
 from trainer_exporter.formats.dicts import MAX_METRICS, pairs
+from trainer_exporter.formats.several import Several
 from trainer_exporter.formats.titled_bars import pairs_behind
 from trainer_exporter.model import Line, Malformed, Phase, Record
 from trainer_exporter.numbers import NUMBER, number
@@ -64,8 +65,7 @@ class OpenRlhf:
         self._step: int | None = None  # as last reported
         self._epochs: int | None = None
         self._shown: deque[str] = deque(maxlen=_REMEMBERED)  # values behind the bar, as last drawn
-        self._reached = 0  # the highest step
-        self._doubted = 0  # redraws to come that may be of another rank's bar
+        self._several: Several[int] = Several(_DOUBTED)
         self._has_step_lines = False
         self._is_evaluating = False
 
@@ -121,19 +121,21 @@ class OpenRlhf:
         postfix = _postfix(line.text)
         found = {} if postfix in self._shown else _read(dict(_PAIR.findall(postfix)))
         self._shown.append(postfix)
-        goes_back = self._step is not None and step < self._step and drawn.done > 0
-        self._doubted = _DOUBTED if goes_back else max(0, self._doubted - 1)
+        self._several.follow()
+        if self._step is not None and step < self._step and drawn.done > 0:
+            self._several.gone_back(self._step)
         has_moved = self._step is not None and step != self._step
-        is_news, is_ahead = drawn.done > 0 and step != self._step, drawn.done > 0 and step > self._reached
-        self._step, self._reached = step, max(step, self._reached)
-        if self._doubted or (found and has_moved):
+        is_news = drawn.done > 0 and (self._several.reach(step) if self._several else step != self._step)
+        self._step = step
+        if self._several or (found and has_moved):
             values = self._record(line, {}, found)
-            return ([self._record(line, progress, {})] if is_ahead else []) + ([values] if values.fields else [])
+            return ([self._record(line, progress, {})] if is_news else []) + ([values] if values.fields else [])
         record = self._record(line, progress, found)
         return [record] if is_news or len(record.fields) > len(progress) else NOTHING
 
     def _begin(self) -> None:
-        self._step, self._reached, self._doubted = None, 0, 0
+        self._step = None
+        self._several.begin()
         self._shown.clear()
 
     def _evaluation(self, line: Line, drawn: Bar) -> Reading:
@@ -145,7 +147,7 @@ class OpenRlhf:
         if not found or not self._is_evaluating:
             return NOTHING
         self._is_evaluating = False
-        return [self._record(line, {} if self._step is None or self._doubted else {"step": self._step}, found)]
+        return [self._record(line, {} if self._step is None or self._several else {"step": self._step}, found)]
 
     def _record(self, line: Line, progress: Mapping[str, float], found: Mapping[str, float]) -> Record:
         fields = {_FIELDS[key]: value for key, value in found.items() if key in _FIELDS}

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from trainer_exporter.formats.bars import COUNT, DRAWING, RATE, TIME, is_share
+from trainer_exporter.formats.several import Several
 from trainer_exporter.model import Record
 from trainer_exporter.numbers import duration, number
 
@@ -19,7 +20,6 @@ _HEAD_CHARACTERS: Final = 300
 _BAR_CHARACTERS: Final = 4096
 _REMEMBERED: Final = 16  # postfixes
 _DOUBTED: Final = 12  # counts
-_BEGINNING: Final = (0, 0)  # epoch and count
 _PLACE: Final = frozenset({"step", "epoch", "target_steps", "epochs", "elapsed_seconds", "remaining_seconds"})
 _PERCENT: Final = re.compile(r"(\d{1,3})%$")
 _BAR: Final = re.compile(
@@ -112,21 +112,18 @@ class LastRedraw:
         self.postfix = ""  # as drawn with it
         self.is_unsure = False  # a redraw has been torn since: of which count it was is not known
         self._drawn: tuple[int, int] | None = None  # the count of the last redraw
-        self._reached: tuple[int, int] | None = None  # the highest that has been told since it began
         self._began: dict[str, tuple[int, int]] = {}  # the count that a postfix was first drawn with, of the last ones
-        self._doubted = 0  # counts to come that other ranks may draw too
+        self._several: Several[tuple[int, int]] = Several(_DOUBTED)
 
     @property
     def is_shared(self) -> bool:
         """Whether other ranks draw into this stream, as far as one can tell."""
-        return self._doubted > 0
+        return bool(self._several)
 
     def make_way(self, count: tuple[int, int]) -> list[Record]:
         """What was held, if a redraw of this count is not one of the same."""
-        if count == _BEGINNING:
-            self._reached = None
-        elif self._drawn is not None and count < self._drawn and count[1] > 0:
-            self._doubted = _DOUBTED
+        if self._drawn is not None and count < self._drawn and count[1] > 0:
+            self._several.gone_back(self.told)
         self._drawn = count
         if self._held is None or self._held.count == count:
             return []
@@ -134,7 +131,8 @@ class LastRedraw:
 
     def begin(self) -> None:
         """A trainer has begun anew: its counts go back."""
-        self._drawn, self._reached, self._doubted = None, None, 0
+        self._drawn = None
+        self._several.begin()
 
     def torn(self) -> None:
         """A redraw could not be read. It may have been the last one of what is held, which then has the values of the count before."""
@@ -169,17 +167,14 @@ class LastRedraw:
         if self.is_shared:
             return self._apart(held)
         self._tell(held)
-        self._reached = held.count
         return [held.record]
 
     def _apart(self, held: _Held) -> list[Record]:
         """The count, if it is ahead, and the values, if they are news."""
-        self._doubted -= 1
+        self._several.follow()
         place = {name: read for name, read in held.record.fields.items() if name in _PLACE}
         values = {} if held.may_be_old else {name: read for name, read in held.record.fields.items() if name not in _PLACE}
-        is_ahead = self._reached is None or held.count > self._reached
-        if is_ahead:
-            self._reached = held.count
+        is_ahead = self._several.reach(held.count)
         if values:
             self._tell(held)
         return [held.record._replace(fields=fields) for fields in ([place] if is_ahead else []) + ([values] if values else [])]
