@@ -4,6 +4,7 @@ the lines before them had. What comes of them may lose a field; it must not say 
 
 from __future__ import annotations
 
+from math import isfinite
 from pathlib import Path
 
 import pytest
@@ -317,3 +318,17 @@ def test_values_of_openrlhf_whose_first_redraw_is_torn_have_no_step() -> None:
 
     shown = [(record.fields.get("step"), record.fields["loss"]) for record in told if "loss" in record.fields]
     assert shown == [(5, 2.25), (5, 2.0), (None, 1.75), (7, 1.5)]
+
+
+@pytest.mark.parametrize("case", REWORDED)
+def test_the_first_value_that_is_not_finite_is_told_after_many_ordinary_lines(case: str) -> None:
+    name = case.partition("/")[0]
+    ordinary = 2 * (FIXTURES / case / "input.log").read_text(encoding="utf-8").splitlines()
+    breaking = (FIXTURES / name / "nonfinite" / "input.log").read_text(encoding="utf-8").splitlines()
+
+    alone, behind = (
+        [one for one in records(*lines) if not all(map(isfinite, one.fields.values()))] for lines in (breaking, ordinary + breaking)
+    )
+
+    assert alone
+    assert {one.line for one in alone} <= {one.line - len(ordinary) for one in behind}
